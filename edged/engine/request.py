@@ -1,0 +1,140 @@
+"""What goes into an engine and what comes out: plain values, no behaviour.
+
+`Engine.submit(Request, sink) -> Handle`; the sink is called with `Token` events in order, then exactly one `Done` or
+`Failed`. `Handle.cancel()` may be called from any thread at any time; the sink still gets its one `Done("cancelled")`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Literal, Protocol, Union
+
+from edged.errors import EdgedError
+
+FinishReason = Literal["stop", "length", "cancelled"]
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """Sampler settings, with llama.cpp's defaults; applied in llama.cpp's order: bias, penalties, top-k, top-p,
+    min-p, temperature, draw.
+
+    temperature 0 means greedy. top_k 0 and top_p 1 and min_p 0 switch the respective filter off. `seed` None draws a
+    fresh seed. Penalties look at the last `repeat_last_n` tokens of prompt and output (-1: all, 0: none).
+    """
+
+    temperature: float = 0.8
+    top_k: int = 40
+    top_p: float = 0.95
+    min_p: float = 0.05
+    repeat_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repeat_last_n: int = 64
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    seed: int | None = None
+
+
+@dataclass(frozen=True)
+class Request:
+    """One generation: token ids in, token ids out.
+
+    max_tokens None means up to the end of the context. `stop_ids` end the answer (they are reported as a Token event
+    with ``stop=True`` and carry no text). `top_logprobs` None: no log-probabilities; n: the n best per token.
+    `prompt_logprobs` also scores the prompt (`echo` with `logprobs`): the engine sends one `PromptScores` first.
+    """
+
+    prompt: tuple[int, ...]
+    max_tokens: int | None = None
+    sampling: Sampling = field(default_factory=Sampling)
+    stop_ids: frozenset[int] = frozenset()
+    top_logprobs: int | None = None
+    prompt_logprobs: bool = False
+    deterministic: bool = False
+
+
+@dataclass(frozen=True)
+class Usage:
+    """Token counts and times of one request. Times in seconds."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int = 0
+    queue_s: float = 0.0
+    prefill_s: float = 0.0
+    decode_s: float = 0.0
+
+
+TopLogprobs = tuple[tuple[int, float], ...]
+
+
+@dataclass(frozen=True)
+class Token:
+    """One generated token. `stop`: it is one of `Request.stop_ids`, the answer ends before it."""
+
+    id: int
+    logprob: float | None = None
+    top: TopLogprobs = ()
+    stop: bool = False
+
+
+@dataclass(frozen=True)
+class PromptScores:
+    """Log-probabilities of prompt tokens 1..n-1 given their predecessors, and the best alternatives at each place."""
+
+    logprobs: tuple[float, ...]
+    tops: tuple[TopLogprobs, ...] = ()
+
+
+@dataclass(frozen=True)
+class Done:
+    """The request ended well: by a stop id, by its token or context limit, or because it was cancelled."""
+
+    reason: FinishReason
+    usage: Usage
+
+
+@dataclass(frozen=True)
+class Failed:
+    """The request failed; nothing more comes."""
+
+    error: EdgedError
+
+
+Event = Union[Token, PromptScores, Done, Failed]
+Sink = Callable[[Event], None]
+
+
+class Handle(Protocol):
+    """What `submit` returns."""
+
+    def cancel(self) -> None:
+        """Stop this request at the next row tile; idempotent, from any thread."""
+
+
+@dataclass(frozen=True)
+class EngineInfo:
+    """Fixed facts of a loaded engine, for limits, `/v1/models` and metrics."""
+
+    model: str
+    n_ctx: int
+    n_vocab: int
+    n_seqs: int
+    kernel_level: str = ""
+    threads: int = 1
+
+
+class EngineLike(Protocol):
+    """The face shared by the real engine and the scripted stub of the tests."""
+
+    info: EngineInfo
+
+    def submit(self, request: Request, sink: Sink) -> Handle:
+        """Queue a request. Raises ContextFull, BadRequest or Busy at once; never blocks."""
+
+    def stats(self) -> dict[str, float]:
+        """Counters and gauges: requests, cancelled, failed, tokens, queue depth, KV blocks used and total."""
+
+    def close(self) -> None:
+        """Cancel everything, stop the engine thread, release memory. Idempotent."""
