@@ -1,1 +1,1 @@
-
+"""Where models come from and where they are kept: catalogue, package index, download, models folder."""

@@ -1,0 +1,59 @@
+"""The folder that holds models, and how a name finds its file there."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from edged.errors import NotFound
+from edged.store.catalogue import BY_NAME
+
+SYSTEM_FOLDER = Path("/var/lib/edged/models")
+
+
+def models_folder(env: Mapping[str, str] | None = None) -> Path:
+    """Where models are put: EDGED_MODELS, else the service's state folder, else the user's data folder."""
+    env = os.environ if env is None else env
+    if env.get("EDGED_MODELS"):
+        return Path(env["EDGED_MODELS"]).expanduser()
+    if env.get("STATE_DIRECTORY"):  # systemd, StateDirectory=
+        return Path(env["STATE_DIRECTORY"].split(":")[0]) / "models"
+    if os.geteuid() == 0:
+        return SYSTEM_FOLDER
+    home = Path(env.get("XDG_DATA_HOME") or Path(env.get("HOME", "~")).expanduser() / ".local" / "share")
+    return home / "edged" / "models"
+
+
+def search_folders(env: Mapping[str, str] | None = None) -> list[Path]:
+    """Where models are looked for: the own folder first, then the system's."""
+    own = models_folder(env)
+    return [own] if own == SYSTEM_FOLDER else [own, SYSTEM_FOLDER]
+
+
+def installed(env: Mapping[str, str] | None = None) -> list[Path]:
+    """The model files there are, by name; one that is shadowed by the own folder's is left out."""
+    found: dict[str, Path] = {}
+    for folder in search_folders(env):
+        for path in folder.glob("*.gguf"):
+            found.setdefault(path.name, path)
+    return [found[name] for name in sorted(found)]
+
+
+def find(model: str, env: Mapping[str, str] | None = None) -> Path:
+    """The file meant by a catalogue name, a path, or the name of a file in a models folder. Raises NotFound."""
+    if model in BY_NAME:
+        file = BY_NAME[model].file
+        hint = f"edged pull {model}"
+    elif "/" in model or Path(model).is_file():
+        if Path(model).is_file():
+            return Path(model)
+        raise NotFound(f"no model file {model}")
+    else:
+        file = model if model.endswith(".gguf") else f"{model}.gguf"
+        hint = f"give a path, or one of: {', '.join(BY_NAME)}"
+    folders = search_folders(env)
+    for folder in folders:
+        if (folder / file).is_file():
+            return folder / file
+    raise NotFound(f"no model {model!r} in {' or '.join(map(str, folders))}", hint=hint)
