@@ -64,9 +64,9 @@ def _model(catalogue_name: str) -> Path:
     if given.is_file():
         path = given
     else:
-        from edged.store import pull  # here, not above: tests of other parts do without the store
+        from edged.store.pull import pull  # here, not above: tests of other parts do without the store
 
-        path = pull(catalogue_name)
+        path = pull(catalogue_name).path
     with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         digest = hashlib.sha256(data).hexdigest()
     if digest != sha256:
