@@ -1,0 +1,168 @@
+"""HTTP/1.1 on the server side, without any I/O.
+
+`feed(bytes)` returns the events that those bytes complete, in order; the reply methods return the bytes to write. One
+request is answered at a time: bytes of a pipelined request stay inside until `next_request()` after the reply.
+
+    feed(b"GET /health HT")              -> []
+    feed(b"TP/1.1\\r\\nHost: e\\r\\n\\r\\n")   -> [HttpRequest("GET", "/health", ...)]
+    reply(200, headers, b"ok")           -> b"HTTP/1.1 200 OK ..."
+    next_request()                       -> []
+
+A request event always holds its whole body, of at most `max_body` bytes. Any Host header is accepted: on a Unix socket
+it says nothing. Sources: RFC 9110, RFC 9112; the grammar and the state machine are h11's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from http import HTTPStatus
+from urllib.parse import unquote, urlsplit
+
+import h11
+
+MAX_HEAD = 32 * 1024
+"""Bytes of request line and headers."""
+
+_REASONS = {status.value: status.phrase for status in HTTPStatus}
+
+Headers = list[tuple[str, str]]
+
+
+@dataclass(frozen=True)
+class HttpRequest:
+    """One whole request. `path` is decoded and without its query; header names are lower case."""
+
+    method: str
+    path: str
+    headers: dict[str, str]
+    body: bytes = b""
+
+
+@dataclass(frozen=True)
+class Interim:
+    """Bytes to write at once, before the request is whole: the client waits for `100 Continue`."""
+
+    data: bytes
+
+
+@dataclass(frozen=True)
+class Refused:
+    """What came is not an acceptable request. Answer with `status`; the connection cannot be used again."""
+
+    status: int
+    message: str
+
+
+@dataclass(frozen=True)
+class Ended:
+    """The client sends nothing more."""
+
+
+HttpEvent = HttpRequest | Interim | Refused | Ended
+
+
+class HttpConnection:
+    """The server's half of one HTTP/1.1 (or 1.0) connection."""
+
+    def __init__(self, max_body: int) -> None:
+        self._h11 = h11.Connection(h11.SERVER, max_incomplete_event_size=MAX_HEAD)
+        self._max_body = max_body
+        self._head: h11.Request | None = None
+        self._body = bytearray()
+        self._broken = False
+        self._bodiless = False
+
+    @property
+    def idle(self) -> bool:
+        """Between requests: not a byte of the next one has come."""
+        return self._head is None and not self._broken and not self._h11.trailing_data[0]
+
+    def feed(self, data: bytes) -> list[HttpEvent]:
+        """Take bytes from the client, b"" when it sends no more; return the events they complete."""
+        if self._broken:
+            return []
+        self._h11.receive_data(data)
+        return self._events()
+
+    def next_request(self) -> list[HttpEvent]:
+        """After a whole reply: the events of a request that had come early, or `Ended` if the connection is over."""
+        if self._h11.our_state is not h11.DONE or self._h11.their_state is not h11.DONE:
+            return [Ended()]
+        self._h11.start_next_cycle()
+        self._head, self._body = None, bytearray()
+        return self._events()
+
+    def reply(self, status: int, headers: Headers, body: bytes) -> bytes:
+        """A whole reply. Replies to HEAD keep their headers and lose their body."""
+        length = [] if status == 204 else [("Content-Length", str(len(body)))]
+        return self.begin(status, [*headers, *length]) + (self.part(body) if body else b"") + self.end()
+
+    def begin(self, status: int, headers: Headers) -> bytes:
+        """The head of a reply whose parts follow: chunked for HTTP/1.1, until close for HTTP/1.0."""
+        self._bodiless = self._head is not None and self._head.method == b"HEAD"
+        if self._broken or self._h11.their_state is h11.SEND_BODY:
+            headers = [*headers, ("Connection", "close")]
+        return self._h11.send(h11.Response(status_code=status, headers=headers, reason=_REASONS.get(status, ""))) or b""
+
+    def part(self, data: bytes) -> bytes:
+        """A part of the body."""
+        return b"" if self._bodiless else self._h11.send(h11.Data(data=data)) or b""
+
+    def end(self) -> bytes:
+        """The end of the reply."""
+        return self._h11.send(h11.EndOfMessage()) or b""
+
+    def _events(self) -> list[HttpEvent]:
+        events: list[HttpEvent] = []
+        try:
+            while (event := self._h11.next_event()) is not h11.NEED_DATA and event is not h11.PAUSED:
+                events += self._translate(event)
+                if self._broken or isinstance(event, (h11.EndOfMessage, h11.ConnectionClosed)):
+                    break  # what follows the request waits for its reply
+        except (h11.RemoteProtocolError, ValueError) as error:  # ValueError: a Content-Length of thousands of digits
+            events.append(self._refuse(getattr(error, "error_status_hint", 400), str(error)))
+        return events
+
+    def _translate(self, event: object) -> list[HttpEvent]:
+        if isinstance(event, h11.Request):
+            self._head = event
+            return self._check_head(event)
+        if isinstance(event, h11.Data):
+            self._body += event.data
+            return [self._too_large()] if len(self._body) > self._max_body else []
+        if isinstance(event, h11.EndOfMessage):
+            return [self._request()]
+        assert isinstance(event, h11.ConnectionClosed)
+        return [Ended()]
+
+    def _check_head(self, head: h11.Request) -> list[HttpEvent]:
+        """Refuse from the head alone what would be refused after the body."""
+        for name, value in head.headers:
+            text = value.decode("latin-1")
+            if name == b"content-length" and int(value) > self._max_body:
+                return [self._too_large()]
+            if name == b"content-encoding" and text.lower() != "identity":
+                return [self._refuse(415, f"Content-Encoding {text!r} is not supported: send the body plain")]
+            if name == b"expect" and text.lower() != "100-continue":
+                return [self._refuse(417, f"Expect {text!r} is not supported")]
+        if self._h11.they_are_waiting_for_100_continue:
+            interim = h11.InformationalResponse(status_code=100, headers=[], reason="Continue")
+            return [Interim(self._h11.send(interim) or b"")]
+        return []
+
+    def _too_large(self) -> Refused:
+        return self._refuse(413, f"the request body is larger than {self._max_body} bytes (server.max_body)")
+
+    def _refuse(self, status: int, message: str) -> Refused:
+        self._broken = True
+        return Refused(status, message)
+
+    def _request(self) -> HttpRequest:
+        assert self._head is not None
+        target = self._head.target.decode("latin-1")
+        try:
+            path = target if target == "*" else unquote(urlsplit(target).path)
+        except ValueError:  # such as http://[::1 with no closing bracket
+            path = target
+        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in self._head.headers}
+        return HttpRequest(self._head.method.decode("latin-1"), path, headers, bytes(self._body))

@@ -1,0 +1,151 @@
+"""A connected client as an asyncio protocol: bytes in, bytes out, bounded both ways, and told when the client leaves.
+
+Each connection runs one coroutine in one task. Everything done for a client is done in that task, so when the client
+leaves, the task is cancelled, and whatever it waits for (a place in the queue, the next token) is cancelled with it.
+
+    read()  -> the next bytes, b"" when the client sends no more
+    write() -> returns when the client has taken enough of what came before; ends the connection if it does not
+"""
+
+from __future__ import annotations
+
+import asyncio
+import select
+import socket
+from collections.abc import Awaitable, Callable
+
+READ_LIMIT = 256 * 1024
+"""Bytes kept for a reader that is busy; then the kernel keeps them, then the client waits."""
+
+WRITE_LIMIT = 64 * 1024
+"""Bytes kept for a client that does not read; then the writer waits."""
+
+HANG_UP_CHECK = 0.25
+"""Seconds between looks at a client that has closed its sending half, as `socat` does: no event tells when it leaves."""
+
+
+class Stream(asyncio.Protocol):
+    """One client. `serve(stream)` is run as its task when it connects."""
+
+    def __init__(self, serve: Callable[[Stream], Awaitable[None]], write_timeout: float) -> None:
+        self._serve = serve
+        self._write_timeout = write_timeout
+        self._transport: asyncio.Transport | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._received = bytearray()
+        self._eof = False
+        self._reader: asyncio.Future[None] | None = None
+        self._writer: asyncio.Future[None] | None = None
+        self._last_call: asyncio.TimerHandle | None = None
+        self._blocked = False
+
+    async def read(self) -> bytes:
+        """The next bytes, as many as have come; b"" when the client sends no more."""
+        assert self._transport is not None
+        while not self._received and not self._eof:
+            self._reader = asyncio.get_running_loop().create_future()
+            await self._reader
+        data = bytes(self._received)
+        self._received.clear()
+        self._transport.resume_reading()
+        return data
+
+    async def write(self, data: bytes) -> None:
+        """Send bytes. Waits while the client leaves more than WRITE_LIMIT unread; after `write_timeout` it is dropped.
+
+        A dropped client is like one that left: the task is cancelled.
+        """
+        assert self._transport is not None
+        self._transport.write(data)
+        if self._blocked:
+            loop = asyncio.get_running_loop()
+            drop = loop.call_later(self._write_timeout, self._transport.abort)
+            self._writer = loop.create_future()
+            try:
+                await self._writer
+            finally:
+                drop.cancel()
+
+    async def close(self, linger: float = 0.0) -> None:
+        """Send what is left, then close. `linger`: seconds to take and forget bytes that the client is still sending.
+
+        Without lingering, closing on a client that sends makes the kernel take back what it has not read yet.
+        """
+        assert self._transport is not None
+        if linger and not self._eof:
+            self._transport.write_eof()
+            give_up = asyncio.get_running_loop().call_later(linger, self._transport.abort)
+            while await self.read():
+                pass
+            give_up.cancel()
+        self._transport.close()
+        if self._transport.get_write_buffer_size():
+            self._last_call = asyncio.get_running_loop().call_later(self._write_timeout, self._transport.abort)
+
+    def abort(self) -> None:
+        """Close at once; what is not sent is lost, and the task is cancelled."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    # what asyncio calls
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        transport.set_write_buffer_limits(high=WRITE_LIMIT)
+        self._task = asyncio.ensure_future(self._run())
+
+    def data_received(self, data: bytes) -> None:
+        assert self._transport is not None
+        self._received += data
+        if len(self._received) > READ_LIMIT:
+            self._transport.pause_reading()
+        _wake(self._reader)
+
+    def eof_received(self) -> bool:
+        """True keeps the writing half open, for a client that has only closed its own."""
+        self._eof = True
+        _wake(self._reader)
+        return not self._drop_if_gone()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._eof = True
+        if self._last_call is not None:
+            self._last_call.cancel()
+        if self._task is not None:
+            self._task.cancel()
+
+    def pause_writing(self) -> None:
+        self._blocked = True
+
+    def resume_writing(self) -> None:
+        self._blocked = False
+        _wake(self._writer)
+
+    async def _run(self) -> None:
+        try:
+            await self._serve(self)
+        finally:
+            if self._transport is not None and not self._transport.is_closing():
+                self._transport.abort()
+
+    def _drop_if_gone(self) -> bool:
+        """Whether a client that sends no more has also stopped reading; if it has not, looks again later."""
+        assert self._transport is not None
+        peer = self._transport.get_extra_info("socket")
+        if peer is None or self._transport.is_closing() or _hung_up(peer):
+            self.abort()
+            return True
+        asyncio.get_running_loop().call_later(HANG_UP_CHECK, self._drop_if_gone)
+        return False
+
+
+def _wake(waiter: asyncio.Future[None] | None) -> None:
+    if waiter is not None and not waiter.done():
+        waiter.set_result(None)
+
+
+def _hung_up(peer: socket.socket) -> bool:
+    poll = select.poll()
+    poll.register(peer.fileno(), 0)  # POLLHUP and POLLERR are always reported
+    return bool(poll.poll(0))
