@@ -3,5 +3,6 @@
 from edged.gguf.model import Model, describe, open
 from edged.gguf.reader import TensorInfo
 from edged.gguf.values import StringArray, Value
+from edged.gguf.writer import Writer
 
-__all__ = ["Model", "StringArray", "TensorInfo", "Value", "describe", "open"]
+__all__ = ["Model", "StringArray", "TensorInfo", "Value", "Writer", "describe", "open"]

@@ -41,7 +41,7 @@ class FileMap:
     """
 
     def __init__(self, path: str) -> None:
-        """Raises NotFound, BadModel (no regular file, empty, unreadable) or LimitTooLow (no room in the address space)."""
+        """Raises NotFound, BadModel (no regular file, empty, unreadable) or LimitTooLow (address space)."""
         self.path = path
         try:
             # O_NONBLOCK: opening a FIFO without a writer must fail below, not wait here.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping
 from types import TracebackType
@@ -140,7 +141,7 @@ def describe(model: Model) -> dict[str, Any]:
         "files": [{"path": part.path, "size": part.size} for part in model.parts],
         "version": model.headers[0].version,
         "alignment": model.headers[0].alignment,
-        "weights": sum(_weights(tensor) for tensor in model.tensors.values()),
+        "weights": sum(math.prod(tensor.shape) for tensor in model.tensors.values()),
         "metadata": [_describe_value(key, KINDS[kinds[key]][0], value) for key, value in model.meta.items()],
         "tensors": [
             {
@@ -158,13 +159,6 @@ def describe(model: Model) -> dict[str, Any]:
             for name, (count, nbytes) in sorted(by_type.items(), key=lambda item: -item[1][1])
         ],
     }
-
-
-def _weights(tensor: TensorInfo) -> int:
-    n = 1
-    for dim in tensor.shape:
-        n *= dim
-    return n
 
 
 def _describe_value(key: str, kind: str, value: Value) -> dict[str, Any]:

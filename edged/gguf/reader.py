@@ -15,8 +15,10 @@ Source: gguf.md of the ggml project. Versions 2 and 3 differ only in that 3 allo
 
 from __future__ import annotations
 
+import math
 import struct
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -33,6 +35,7 @@ MIN_ALIGNMENT, DEFAULT_ALIGNMENT, MAX_ALIGNMENT = 8, 32, 65536  # gguf.md: a mul
 
 _u32 = struct.Struct("<I").unpack_from
 _u64 = struct.Struct("<Q").unpack_from
+_TENSOR = {n: struct.Struct(f"<{n}QIQ") for n in range(1, MAX_DIMS + 1)}  # dimensions, type, offset
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,19 +85,29 @@ def parse(data: np.ndarray, where: str, address: int = 0, part: int = 0) -> Head
         else:
             kinds[key], meta[key] = kind, _scalar(at, kind, what)
     alignment = _alignment(at, meta, kinds)
-    tensors: dict[str, TensorInfo] = {}
+    rows: dict[str, _Row] = {}
     for index in range(n_tensors):
-        tensor = _tensor(at, index, part)
-        if tensor.name in tensors:
-            raise at.error(f"tensor {_shown(tensor.name)} occurs twice")
-        tensors[tensor.name] = tensor
+        row = _tensor(at, index)
+        if row.name in rows:
+            raise at.error(f"tensor {_shown(row.name)} occurs twice")
+        rows[row.name] = row
     start = -(-at.pos // alignment) * alignment
-    _check_places(at, tensors, start, alignment)
-    placed = {
-        name: replace(tensor, offset=start + tensor.offset, address=address + start + tensor.offset)
-        for name, tensor in tensors.items()
-    }
-    return Header(version, alignment, meta, kinds, placed)
+    _check_places(at, rows, start, alignment)
+    tensors = {}
+    for name, row in rows.items():
+        offset = start + row.offset
+        tensors[name] = TensorInfo(name, row.type_id, row.shape, offset, row.nbytes, address + offset, part)
+    return Header(version, alignment, meta, kinds, tensors)
+
+
+class _Row(NamedTuple):
+    """A row of the tensor table; `offset` counts from the start of the weights."""
+
+    name: str
+    type_id: int
+    shape: tuple[int, ...]
+    offset: int
+    nbytes: int
 
 
 class _Cursor:
@@ -185,8 +198,8 @@ def _scalar(at: _Cursor, kind: int, what: str) -> Scalar:
     packed = SCALARS.get(kind)
     if packed is None:
         raise at.error(f"{what} has the unknown value type {kind}")
-    value: int | float = packed.unpack_from(at.view, at.take(packed.size, what))[0]
-    return value
+    number: int | float = packed.unpack_from(at.view, at.take(packed.size, what))[0]
+    return number
 
 
 def _array(at: _Cursor, what: str) -> tuple[int, np.ndarray | StringArray]:
@@ -226,37 +239,35 @@ def _alignment(at: _Cursor, meta: dict[str, Value], kinds: dict[str, int]) -> in
     return value
 
 
-def _tensor(at: _Cursor, index: int, part: int) -> TensorInfo:
-    """The next row of the tensor table; its offset still counts from the start of the weights."""
+def _tensor(at: _Cursor, index: int) -> _Row:
     what = f"the name of tensor {index}"
-    raw = at.text(what, MAX_NAME_BYTES)
-    name = raw.decode("utf-8", "backslashreplace")
+    name = at.text(what, MAX_NAME_BYTES).decode("utf-8", "backslashreplace")
     if not name:
         raise at.error(f"{what} is empty")
     what = f"tensor {_shown(name)}"
     n_dims = at.u32(what)
     if not 1 <= n_dims <= MAX_DIMS:
         raise at.error(f"{what} has {n_dims} dimensions, not 1 to {MAX_DIMS}")
-    shape = tuple(at.u64(what) for _ in range(n_dims))
-    if not all(0 < n < 1 << 63 for n in shape):
-        raise at.error(f"{what} has the shape {list(shape)}: dimensions must be from 1 to 2^63 - 1")
-    type_id = at.u32(what)
+    packed = _TENSOR[n_dims]
+    *dims, type_id, offset = packed.unpack_from(at.view, at.take(packed.size, what))
+    if not all(0 < n < 1 << 63 for n in dims):
+        raise at.error(f"{what} has the shape {dims}: dimensions must be from 1 to 2^63 - 1")
     kind = GGML_TYPES.get(type_id)
     if kind is None:
-        old = f" ({WITHDRAWN[type_id]}, withdrawn)" if type_id in WITHDRAWN else ""
-        raise at.error(f"{what} has the unknown type {type_id}{old}", "convert or quantise the model again" if old else "")
-    if shape[0] % kind.block:
-        raise at.error(f"{what}: rows of {shape[0]} weights are no multiple of the {kind.block}-weight blocks of {kind.name}")
-    nbytes = shape[0] // kind.block * kind.size
-    for n in shape[1:]:
-        nbytes *= n
-    return TensorInfo(name, type_id, shape, at.u64(what), nbytes, 0, part)
+        if type_id in WITHDRAWN:
+            raise at.error(
+                f"{what} has the withdrawn type {type_id} ({WITHDRAWN[type_id]})", "quantise the model again"
+            )
+        raise at.error(f"{what} has the unknown type {type_id}")
+    if dims[0] % kind.block:
+        raise at.error(f"{what}: rows of {dims[0]} weights do not fill {kind.name} blocks of {kind.block}")
+    return _Row(name, type_id, tuple(dims), offset, math.prod(dims) // kind.block * kind.size)
 
 
-def _check_places(at: _Cursor, tensors: dict[str, TensorInfo], start: int, alignment: int) -> None:
+def _check_places(at: _Cursor, rows: dict[str, _Row], start: int, alignment: int) -> None:
     """Offsets are aligned, ends are inside the file, no two tensors share a byte."""
-    before: TensorInfo | None = None
-    for tensor in sorted(tensors.values(), key=lambda t: t.offset):
+    before: _Row | None = None
+    for tensor in sorted(rows.values(), key=lambda row: row.offset):
         what = f"tensor {_shown(tensor.name)}"
         if tensor.offset % alignment:
             raise at.error(f"{what} has the offset {tensor.offset}, no multiple of the alignment {alignment}")

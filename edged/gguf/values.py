@@ -31,12 +31,12 @@ KINDS: tuple[tuple[str, str], ...] = (
     ("f64", "d"),
 )
 KIND_BY_NAME = {name: kind for kind, (name, _) in enumerate(KINDS)}
-U32, BOOL, STRING, ARRAY = (KIND_BY_NAME[name] for name in ("u32", "bool", "string", "array"))
+U32, I32, F32, BOOL, STRING, ARRAY = (KIND_BY_NAME[n] for n in ("u32", "i32", "f32", "bool", "string", "array"))
 SCALARS = {kind: struct.Struct("<" + code) for kind, (_, code) in enumerate(KINDS) if code}
 DTYPES: dict[int, np.dtype[Any]] = {kind: np.dtype("<" + code) for kind, (_, code) in enumerate(KINDS) if code}
 
 _u64 = struct.Struct("<Q").unpack_from
-_WINDOW = 1 << 16  # bytes guessed at once by scan_strings: its temporaries stay in the second-level cache of a small core
+_WINDOW = 1 << 16  # bytes guessed at once by scan_strings; its temporaries fit the second-level cache of a small core
 _WALK = 1 << 13  # bytes walked string by string after a wrong guess
 
 
