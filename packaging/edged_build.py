@@ -1,0 +1,137 @@
+"""The build backend of edged: setuptools, plus the kernels compiled ahead of time.
+
+    pip install .                            kernels of this machine's family, inside the wheel
+    pip install -e .                         the same, written to kernels/_built (ignored by git)
+    pip wheel . -C family=aarch64            a wheel for another family, cross-compiled
+    pip install -e . -C family=all           every family, for the tests; not possible for a wheel, which names one
+
+PEP 517 and PEP 660 hooks are setuptools' own, except that they add a linker to the build requirements where the machine
+has none for the target, and that they note the chosen family for the commands below, which pyproject.toml names.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from setuptools import build_meta
+from setuptools.command.bdist_wheel import bdist_wheel
+from setuptools.command.build import build
+from setuptools.command.build_py import build_py
+from setuptools.command.sdist import sdist
+
+FAMILIES = ("x86_64", "aarch64")
+MACHINES = {"x86_64": "x86_64", "amd64": "x86_64", "aarch64": "aarch64", "arm64": "aarch64"}
+LINKER = "ziglang>=0.13"
+# sched_yield and syscall are all the kernels take from libc: the first tag with both architectures is true
+PLATFORM = "manylinux_2_17"
+SDIST_EXTRA = ("packaging/edged_build.py", "packaging/edged.toml", "systemd/edged.service", "CHANGELOG.md")
+
+ConfigSettings = Mapping[str, "str | list[str] | None"] | None
+
+# what the running hook was asked for; one hook runs in one process
+_families: tuple[str, ...] = ()
+
+# -- hooks -------------------------------------------------------------------------------------------------------------
+
+get_requires_for_build_sdist = build_meta.get_requires_for_build_sdist
+prepare_metadata_for_build_wheel = build_meta.prepare_metadata_for_build_wheel
+prepare_metadata_for_build_editable = build_meta.prepare_metadata_for_build_editable
+build_sdist = build_meta.build_sdist
+
+
+def get_requires_for_build_wheel(config_settings: ConfigSettings = None) -> list[str]:
+    """Build requirements beyond those of pyproject.toml."""
+    needed = [] if all(map(has_linker, families(config_settings))) else [LINKER]
+    return [*build_meta.get_requires_for_build_wheel(config_settings), *needed]
+
+
+def get_requires_for_build_editable(config_settings: ConfigSettings = None) -> list[str]:
+    """As for a wheel."""
+    return get_requires_for_build_wheel(config_settings)
+
+
+def build_wheel(
+    wheel_directory: str, config_settings: ConfigSettings = None, metadata_directory: str | None = None
+) -> str:
+    """Build a wheel for one family; returns its file name."""
+    global _families
+    _families = families(config_settings)
+    if len(_families) != 1:
+        raise SystemExit("a wheel is for one family: build one wheel for each (make wheels)")
+    return build_meta.build_wheel(wheel_directory, config_settings, metadata_directory)
+
+
+def build_editable(
+    wheel_directory: str, config_settings: ConfigSettings = None, metadata_directory: str | None = None
+) -> str:
+    """Build an editable wheel, with the kernels in the source tree; returns its file name."""
+    global _families
+    _families = families(config_settings)
+    return build_meta.build_editable(wheel_directory, config_settings, metadata_directory)
+
+
+def families(config_settings: ConfigSettings) -> tuple[str, ...]:
+    """The families that config setting `family` names: one, `all`, or by default this machine's."""
+    wanted = (config_settings or {}).get("family") or MACHINES.get(platform.machine().lower())
+    if wanted == "all":
+        return FAMILIES
+    if wanted not in FAMILIES:
+        raise SystemExit(f"no kernels for {wanted or platform.machine()}: family is one of {', '.join(FAMILIES)}, all")
+    return (str(wanted),)
+
+
+def has_linker(family: str) -> bool:
+    """Whether the machine itself can link for a family: lld links for all, GNU ld for its own."""
+    host = MACHINES.get(platform.machine().lower()) == family
+    return any(map(shutil.which, ["ld.lld", f"{family}-linux-gnu-ld", *(["ld"] if host else [])]))
+
+
+# -- commands ----------------------------------------------------------------------------------------------------------
+
+
+class Build(build):
+    """Builds in a temporary folder: what an earlier build left cannot get into a wheel."""
+
+    def initialize_options(self) -> None:
+        super().initialize_options()
+        self._scratch = tempfile.TemporaryDirectory(prefix="edged-build-")
+        self.build_base = self._scratch.name
+
+
+class BuildPy(build_py):
+    """Adds the kernels to the modules."""
+
+    def run(self) -> None:
+        super().run()
+        source = Path.cwd()
+        out = Path(source if self.editable_mode else self.build_lib, "edged", "kernels", "_built")
+        for family in _families or families(None):
+            command = [sys.executable, "-m", "edged.kernels.build", "--family", family, "--out", str(out)]
+            subprocess.run(command, check=True, cwd=source, env={**os.environ, "PYTHONPATH": str(source)})
+
+
+class PlatformWheel(bdist_wheel):
+    """Tags the wheel py3-none-<platform>: any Python, one processor family."""
+
+    def finalize_options(self) -> None:
+        self.distribution.has_ext_modules = lambda: True
+        super().finalize_options()
+
+    def get_tag(self) -> tuple[str, str, str]:
+        (family,) = _families or families(None)
+        return "py3", "none", f"{PLATFORM}_{family}"
+
+
+class Sdist(sdist):
+    """Adds what a build from the sdist needs; the links edged/kernels and edged/rag become the folders they lead to."""
+
+    def add_defaults(self) -> None:
+        super().add_defaults()
+        self.filelist.extend(SDIST_EXTRA)
