@@ -7,6 +7,7 @@ configuration file and the docs test.
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
@@ -103,10 +104,10 @@ def _section_type(name: str) -> type:
 
 
 def _read_toml(path: Path) -> dict[str, Any]:
-    try:
+    if sys.version_info >= (3, 11):
         import tomllib
-    except ModuleNotFoundError:  # Python 3.10
-        import tomli as tomllib  # type: ignore[no-redef]
+    else:
+        import tomli as tomllib
     try:
         return tomllib.loads(path.read_text("utf-8"))
     except OSError as e:

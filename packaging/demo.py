@@ -44,7 +44,8 @@ def main() -> None:
             ready = time.monotonic() - started
             print(f"\n> {QUESTION}")
             first, rate, tokens = ask(path)
-            print(f"\nready after {ready:.2f} s, first token after {1000 * first:.0f} ms, {tokens} tokens at {rate:.0f} tok/s")
+            print(f"\nready after {ready:.2f} s; first token after {1000 * first:.0f} ms")
+            print(f"{tokens} tokens at {rate:.0f} tok/s")
             print(f"private memory {private_bytes(daemon.pid) / 1e6:.0f} MB (the mapped model not counted)")
         finally:
             daemon.send_signal(signal.SIGTERM)

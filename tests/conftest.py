@@ -2,6 +2,7 @@
 
 EDGED_TEST_MODELS   folder that already holds the model files; otherwise edged's own `pull` fetches them into its cache
 EDGED_REQUIRE_ARM   1: a test that needs AArch64 fails where it cannot run, instead of being skipped
+EDGED_SOAK          1 (`make soak`): `scaled(n, soak=m)` is m, and tests marked `soak` are run
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from tests import arm as emulator
 settings.register_profile("edged", deadline=None, derandomize=True, print_blob=True)
 settings.load_profile("edged")
 
+SOAK = os.environ.get("EDGED_SOAK") == "1"
+
 # the very files that golden/ was made with: file name, SHA-256
 MODELS = {
     "smollm2-135m-instruct": (
@@ -32,6 +35,20 @@ MODELS = {
         "a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818",
     ),
 }
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leave the long loops to `make soak`."""
+    if not SOAK:
+        for item in items:
+            if item.get_closest_marker("soak"):
+                item.add_marker(pytest.mark.skip(reason="a long loop: make soak"))
+
+
+@pytest.fixture(scope="session")
+def scaled() -> Callable[..., int]:
+    """`scaled(1000, soak=1_000_000)`: how often a loop runs, in `make test` and in `make soak`."""
+    return lambda sample, *, soak: soak if SOAK else sample
 
 
 @pytest.fixture(scope="session")

@@ -50,7 +50,7 @@ HOMES: dict[str, str] = {
 }
 
 # where a device starts from; nothing reached from here may need the compiler
-RUN_TIME = "edged.cli.main edged.service.app edged.engine edged.kernels.load edged.kernels.program".split()
+RUN_TIME = ["edged.cli.main", "edged.service.app", "edged.engine", "edged.kernels.load", "edged.kernels.program"]
 
 
 def modules() -> list[tuple[str, Path]]:
