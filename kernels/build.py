@@ -1,0 +1,181 @@
+"""Compile the kernels ahead of time: one shared library per CPU level.
+
+    python -m edged.kernels.build [--family x86_64|aarch64|all] [--level L] [--out DIR] [--force]
+
+Numba's front end turns the kernel bodies, specialised for one level, into LLVM IR; the level's primitives are linked
+in; LLVM optimises and emits an object; `link.py` makes `libedged_<level>.so` of it. A library whose sources have not
+changed is kept (its `.stamp` file holds their hash).
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import importlib
+import os
+import platform
+import subprocess
+import sys
+from pathlib import Path
+
+# Numba emits plain IR; all optimisation is done for the target, below.
+os.environ.update(NUMBA_OPT="0", NUMBA_LOOP_VECTORIZE="0", NUMBA_SLP_VECTORIZE="0")
+
+import llvmlite
+import llvmlite.binding as llvm
+import numba
+from numba.core import compiler
+from numba.core.compiler_lock import global_compiler_lock
+from numba.core.registry import cpu_target
+
+from edged.kernels import link
+from edged.kernels.export import KERNELS, Kernel
+from edged.kernels.levels import TARGETS, Target
+from edged.kernels.simd import llvm_type
+from edged.kernels.table import LEVELS, TYPES
+from edged.kernels.unroll import expand
+
+ROOT = Path(__file__).resolve().parent
+OUT = ROOT / "_built"
+
+
+def load_kernels() -> None:
+    """Import every module that registers kernels: one per tensor type, one per op, the interpreter."""
+    names = [f"types.{t.name}" for t in TYPES if (ROOT / "types" / f"{t.name}.py").exists()]
+    #names = [f"types.{t.name}" for t in TYPES]
+    names += sorted(f"ops.{path.stem}" for path in (ROOT / "ops").glob("*.py") if path.stem != "__init__")
+    names += ["program_native"] if (ROOT / "program_native.py").exists() else []
+    for name in names:
+        importlib.import_module(f"edged.kernels.{name}")
+
+
+@global_compiler_lock
+def front(target: Target, kernels: list[Kernel]) -> tuple[str, dict[str, str]]:
+    """Run Numba's front end for one level. Returns LLVM IR and the IR names of the functions by symbol."""
+    typing_context = cpu_target.typing_context
+    typing_context.refresh()
+    context = cpu_target.target_context
+    context.refresh()
+    context = context.with_aot_codegen("edged")
+    library = context.codegen().create_library("edged")
+    flags = compiler.Flags()
+    flags.no_compile = flags.no_cpython_wrapper = flags.no_cfunc_wrapper = True
+    flags.nrt = False
+    flags.error_model = "numpy"  # division by zero raises nothing
+    values = target.values()
+    names = {}
+    for kernel in kernels:
+        function = expand(kernel.function, {**values, **kernel.values})
+        function.__name__ = function.__qualname__ = kernel.name
+        result = compiler.compile_extra(
+            typing_context, context, function, kernel.arguments, kernel.result, flags, {}, library=library
+        )
+        names[kernel.name] = result.fndesc.llvm_func_name
+    library.finalize()
+    return str(library._final_module), names
+
+
+def wrapper(kernel: Kernel, name: str) -> str:
+    """IR of the C function `kernel.name`, which calls Numba's function `name` (result and error slots by pointer)."""
+    result = str(llvm_type(kernel.result)).replace("i8*", "ptr")
+    types = [str(llvm_type(t)).replace("i8*", "ptr") for t in kernel.arguments]
+    arguments = ", ".join(f"{t} %a{i}" for i, t in enumerate(types))
+    slot = "ptr" if result == "void" else result
+    back = "ret void" if result == "void" else f"%v = load {result}, ptr %r\n  ret {result} %v"
+    return (
+        f'declare i32 @"{name}"({", ".join(["ptr", "ptr", *types])})\n'
+        f"define {result} @{kernel.name}({arguments}) nounwind {{\n"
+        f"  %r = alloca {slot}\n  %e = alloca ptr\n"
+        f'  %s = call i32 @"{name}"({", ".join(["ptr %r", "ptr %e"] + ([arguments] if types else []))})\n'
+        f"  {back}\n}}\n"
+    )
+
+
+def optimise(target: Target, ir: str, kernels: list[Kernel], names: dict[str, str]) -> tuple[bytes, str]:
+    """Link the primitives to the front end's IR and compile. Returns the object and the assembly text."""
+    llvm.initialize_all_targets()
+    llvm.initialize_all_asmprinters()
+    module = llvm.parse_assembly(ir)
+    for kernel in kernels:
+        module.link_in(llvm.parse_assembly(wrapper(kernel, names[kernel.name])))
+    module.link_in(llvm.parse_assembly(target.primitives))
+    machine = llvm.Target.from_triple(target.triple).create_target_machine(
+        cpu=target.cpu, features=target.features, opt=3, reloc="pic", codemodel="small"
+    )
+    module.triple = target.triple
+    module.data_layout = str(machine.target_data)
+    symbols = {k.name for k in kernels if not k.internal}
+    bodies = set(names.values())
+    for function in module.functions:
+        if function.is_declaration:
+            continue
+        if function.name not in symbols:
+            function.linkage = "internal"
+        if function.name in bodies:
+            function.add_function_attribute("alwaysinline")
+    for variable in module.global_variables:
+        if not variable.is_declaration:
+            variable.linkage = "internal"
+    module.verify()
+    # The kernels are vector code already; LLVM's own vectorisers would only change rounding order or code size.
+    options = llvm.create_pipeline_tuning_options(speed_level=3)
+    options.loop_vectorization = options.slp_vectorization = options.loop_interleaving = False
+    passes = llvm.create_pass_builder(machine, options)
+    passes.getModulePassManager().run(module, passes)
+    return machine.emit_object(module), machine.emit_assembly(module)
+
+
+def source_hash() -> str:
+    """Hash of everything a library is made of."""
+    digest = hashlib.sha256(f"{numba.__version__} {llvmlite.__version__}".encode())
+    for path in sorted(ROOT.rglob("*.py")):
+        digest.update(path.relative_to(ROOT).as_posix().encode())
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+def library_path(level: str, out: Path = OUT) -> Path:
+    return out / f"libedged_{level}.so"
+
+
+def build(target: Target, path: Path, *, force: bool = False) -> bool:
+    """Make the library of one level at `path`. Returns False when it is up to date."""
+    stamp = path.with_suffix(".stamp")
+    digest = source_hash()
+    if not force and path.exists() and stamp.exists() and stamp.read_text() == digest:
+        return False
+    load_kernels()
+    kernels = list(KERNELS.values())
+    ir, names = front(target, kernels)
+    code, assembly = optimise(target, ir, kernels, names)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.with_suffix(".s").write_text(assembly)
+    temporary = path.with_suffix(f".{os.getpid()}.tmp")
+    link.link(code, temporary, target.triple.partition("-")[0], soname=path.name)
+    temporary.replace(path)
+    stamp.write_text(digest)
+    return True
+
+
+def main(arguments: list[str] | None = None) -> int:
+    host = "aarch64" if platform.machine() in ("aarch64", "arm64") else "x86_64"
+    parser = argparse.ArgumentParser(prog="python -m edged.kernels.build", description="Build the kernel libraries.")
+    parser.add_argument("--family", choices=["x86_64", "aarch64", "all"], default=host, help="default: this machine's")
+    parser.add_argument("--level", choices=[level.name for level in LEVELS], help="only this level, of any family")
+    parser.add_argument("--out", type=Path, default=OUT, help="folder of the libraries (default: %(default)s)")
+    parser.add_argument("--force", action="store_true", help="build even if nothing has changed")
+    args = parser.parse_args(arguments)
+    if args.level:
+        path = library_path(args.level, args.out)
+        built = build(TARGETS[args.level], path, force=args.force)
+        print(f"{path}: {path.stat().st_size} bytes" if built else f"{path}: up to date")
+        return 0
+    # Numba is single-threaded: one process per level.
+    levels = [level.name for level in LEVELS if args.family in (level.family, "all")]
+    command = [sys.executable, "-m", "edged.kernels.build", "--out", str(args.out), *["--force"] * args.force]
+    processes = [subprocess.Popen([*command, "--level", level]) for level in levels]
+    return max(process.wait() for process in processes)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,137 @@
+"""Source-level specialisation of kernel bodies; build time only.
+
+`expand(f, values)` returns a copy of the Python function f in which
+
+- every global that is a `Param` has its value for this CPU level (integers as literals, types as globals),
+- every global that is a `Helper` is the inlined function, specialised the same way,
+- `for j in static(n)` loops are written out, `if` over constants is folded,
+- `acc[r, t]` with constant indices is a plain local variable: an array held in registers.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import linecache
+import textwrap
+from collections.abc import Callable
+from typing import Any
+
+
+class Param:
+    """A name in a kernel body whose value depends on the CPU level or on the variant of the kernel.
+
+    The value is found in the mapping given to `expand`; if it is not there, `make(mapping)` computes it.
+    """
+
+    def __init__(self, name: str, make: Callable[[dict[str, Any]], Any] | None = None) -> None:
+        self.name, self.make = name, make
+
+    def value(self, values: dict[str, Any]) -> Any:
+        if self.make and self.name not in values:
+            values[self.name] = self.make(values)
+        return values[self.name]
+
+
+class Helper:
+    """A function that is inlined into the kernels that call it."""
+
+    def __init__(self, function: Any) -> None:
+        self.function = function
+        self.__doc__ = function.__doc__
+
+
+def static(*bounds: int) -> range:
+    """A loop that `expand` writes out: the bounds are constants. The name exists only for readers and linters."""
+    return range(*bounds)
+
+
+def expand(function: Any, values: dict[str, Any]) -> Any:
+    """Specialise `function` for one set of parameter values."""
+    scope = dict(function.__globals__)
+    tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
+    definition = tree.body[0]
+    assert isinstance(definition, ast.FunctionDef)
+    definition.decorator_list = []
+    constants = {}
+    for name in {n.id for n in ast.walk(tree) if isinstance(n, ast.Name)}:
+        value = scope.get(name)
+        if isinstance(value, Param):
+            value = value.value(values)
+            scope[name] = value
+            if isinstance(value, int):
+                constants[name] = value
+        elif isinstance(value, Helper):
+            scope[name] = _inlined(value, values)
+    tree = ast.fix_missing_locations(_Unroll().visit(_Substitute(constants).visit(tree)))
+    source = ast.unparse(tree)
+    filename = f"<{function.__module__}.{function.__name__} {values.get('level', '')}>"
+    linecache.cache[filename] = (len(source), None, source.splitlines(True), filename)  # for Numba's error messages
+    exec(compile(source, filename, "exec"), scope)
+    return scope[function.__name__]
+
+
+def _inlined(helper: Helper, values: dict[str, Any]) -> Any:
+    from numba import njit
+
+    return njit(inline="always", error_model="numpy")(expand(helper.function, values))
+
+
+class _Substitute(ast.NodeTransformer):
+    """Replace names by literals."""
+
+    def __init__(self, constants: dict[str, int]) -> None:
+        self.constants = constants
+
+    def visit_Name(self, node: ast.Name) -> ast.AST:
+        if isinstance(node.ctx, ast.Load) and node.id in self.constants:
+            return ast.copy_location(ast.Constant(self.constants[node.id]), node)
+        return node
+
+
+_CONSTANT_NODES = (
+    ast.Constant, ast.Tuple, ast.BinOp, ast.UnaryOp, ast.BoolOp, ast.Compare, ast.operator, ast.unaryop, ast.boolop,
+    ast.cmpop, ast.expr_context,
+)  # fmt: skip
+
+
+def _constant(node: ast.expr) -> Any:
+    """The value of a constant expression; None for any other."""
+    if not all(isinstance(n, _CONSTANT_NODES) for n in ast.walk(node)):
+        return None
+    return eval(compile(ast.fix_missing_locations(ast.Expression(node)), "<constant>", "eval"))
+
+
+class _Unroll(ast.NodeTransformer):
+    def visit_For(self, node: ast.For) -> Any:
+        call = node.iter
+        if not (isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == "static"):
+            return self.generic_visit(node)
+        assert isinstance(node.target, ast.Name)
+        out: list[ast.stmt] = []
+        for value in range(*[_constant(a) for a in call.args]):
+            for statement in node.body:
+                copy = ast.parse(ast.unparse(statement)).body[0]
+                out += self._visit_all([_Substitute({node.target.id: value}).visit(copy)])
+        return out
+
+    def visit_If(self, node: ast.If) -> Any:
+        test = _constant(node.test)
+        if test is None:
+            return self.generic_visit(node)
+        return self._visit_all(node.body if test else node.orelse) or [ast.Pass()]
+
+    def visit_Subscript(self, node: ast.Subscript) -> Any:
+        self.generic_visit(node)
+        index = _constant(node.slice)
+        if index is None or not isinstance(node.value, ast.Name):
+            return node
+        parts = index if isinstance(index, tuple) else (index,)
+        return ast.copy_location(ast.Name("_".join([node.value.id, *map(str, parts)]), node.ctx), node)
+
+    def _visit_all(self, statements: list[ast.stmt]) -> list[ast.stmt]:
+        out: list[ast.stmt] = []
+        for statement in statements:
+            visited = self.visit(statement)
+            out += visited if isinstance(visited, list) else [visited]
+        return out
