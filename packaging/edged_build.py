@@ -11,7 +11,6 @@ has none for the target, and that they note the chosen family for the commands b
 
 from __future__ import annotations
 
-import os
 import platform
 import shutil
 import subprocess
@@ -89,8 +88,8 @@ def families(config_settings: ConfigSettings) -> tuple[str, ...]:
 
 def has_linker(family: str) -> bool:
     """Whether the machine itself can link for a family: lld links for all, GNU ld for its own."""
-    host = MACHINES.get(platform.machine().lower()) == family
-    return any(map(shutil.which, ["ld.lld", f"{family}-linux-gnu-ld", *(["ld"] if host else [])]))
+    own = MACHINES.get(platform.machine().lower()) == family
+    return bool(shutil.which("ld.lld") or (own and shutil.which("ld")))
 
 
 # -- commands ----------------------------------------------------------------------------------------------------------
@@ -110,11 +109,22 @@ class BuildPy(build_py):
 
     def run(self) -> None:
         super().run()
-        source = Path.cwd()
-        out = Path(source if self.editable_mode else self.build_lib, "edged", "kernels", "_built")
-        for family in _families or families(None):
-            command = [sys.executable, "-m", "edged.kernels.build", "--family", family, "--out", str(out)]
-            subprocess.run(command, check=True, cwd=source, env={**os.environ, "PYTHONPATH": str(source)})
+        if self.editable_mode:
+            compile_kernels(Path("edged", "kernels", "_built").resolve())
+            return
+        target = Path(self.build_lib, "edged", "kernels", "_built")
+        target.mkdir()
+        with tempfile.TemporaryDirectory(prefix="edged-kernels-") as scratch:
+            compile_kernels(Path(scratch))
+            for library in Path(scratch).glob("*.so"):
+                shutil.copy(library, target)
+
+
+def compile_kernels(out: Path) -> None:
+    """Build the libraries of the chosen families into `out`; the working directory of a hook is the source tree."""
+    for family in _families or families(None):
+        command = [sys.executable, "-m", "edged.kernels.build", "--family", family, "--out", str(out)]
+        subprocess.run(command, check=True)
 
 
 class PlatformWheel(bdist_wheel):
