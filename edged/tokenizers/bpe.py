@@ -1,0 +1,80 @@
+"""Byte-pair encoding on bytes, as in GPT-2 (`tokenizer.ggml.model` = gpt2).
+
+Pieces and merges are written with one printable character a byte. A word's bytes are merged in the order of the merge
+list; a merge is looked up by its own text, "left right", so no rule is ever parsed.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Any
+
+from edged.errors import BadModel
+from edged.tokenizers.base import Tokenizer
+from edged.tokenizers.index import StringIndex
+from edged.tokenizers.merge import merge
+from edged.tokenizers.pretokenizers import PRETOKENIZERS
+from edged.tokenizers.vocab import PREFIX, Vocabulary, strings
+
+log = logging.getLogger(__name__)
+
+
+def _byte_characters() -> list[str]:
+    """The character each byte is written with. Source: openai/gpt-2, encoder.py, bytes_to_unicode."""
+    printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
+    others = iter(range(0x100, 0x200))
+    return [chr(byte if byte in printable else next(others)) for byte in range(256)]
+
+
+_CHARACTERS = _byte_characters()
+_ENCODED = [character.encode() for character in _CHARACTERS]
+_BYTES = {ord(character): byte for byte, character in enumerate(_CHARACTERS)}
+
+
+class Bpe(Tokenizer):
+    """Byte-level BPE."""
+
+    def __init__(self, meta: Mapping[str, Any]) -> None:
+        name = meta.get(PREFIX + "pre")
+        if name is None:
+            log.warning("the model names no pretokenizer (%spre): the default one is used", PREFIX)
+        self._pretokenizer = PRETOKENIZERS.get(name or "default")
+        if self._pretokenizer is None:
+            raise BadModel(
+                f"{PREFIX}pre: unknown pretokenizer {name!r}", hint="known: " + ", ".join(sorted(PRETOKENIZERS))
+            )
+        self._rules = strings(meta, "merges")
+        super().__init__(Vocabulary(meta, default_ids={}, add_bos=self._pretokenizer.add_bos))
+
+    @cached_property
+    def _merges(self) -> StringIndex:
+        return StringIndex(self._rules)
+
+    def _encode_plain(self, text: str, after_special: bool) -> list[int]:
+        return [id for word in self._pretokenizer.split(text) for id in self._encode_word(word)]
+
+    def _merge_word(self, word: str) -> list[int]:
+        symbols = [_ENCODED[byte] for byte in word.encode("utf-8", "surrogateescape")]
+        if self._pretokenizer.ignore_merges:
+            whole = self.vocab.find(b"".join(symbols))
+            if whole >= 0:
+                return [whole]
+        find = self._merges.find
+
+        def rank(left: bytes, right: bytes) -> float | None:
+            found = find(left + b" " + right)
+            return None if found < 0 else found
+
+        return self._ids(merge(symbols, rank))
+
+    def _fallback(self, symbol: bytes) -> list[int]:
+        return [self.vocab.find(character.encode()) for character in symbol.decode()]
+
+    def _piece_bytes(self, piece: bytes) -> bytes:
+        out = bytearray()
+        for character in piece.decode("utf-8", "replace"):
+            byte = _BYTES.get(ord(character))
+            out += character.encode() if byte is None else bytes((byte,))
+        return bytes(out)
