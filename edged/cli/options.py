@@ -1,0 +1,74 @@
+"""Options shared by commands: settings of the configuration tree, and sampling."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+
+from edged.config import load, settings
+
+Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+
+def configured(*sections: str) -> Decorator:
+    """Give a command a flag for every setting of the sections, and `config: Config` as its first argument."""
+    listed = list(settings(*sections))
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def wrapper(config_file: Path | None, **given: Any) -> Any:
+            flags = {f"{s.section}.{s.name}": given.pop(f"{s.section}_{s.name}") for s in listed}
+            return function(load(config_file, flags=flags), **given)
+
+        for s in reversed(listed):
+            kind = click.Choice(s.choices) if s.choices else type(s.default)
+            shown = f"  [env: {s.env}; default: {s.default}]" if s.default != "" else f"  [env: {s.env}]"
+            wrapper = click.option(s.flag, f"{s.section}_{s.name}", type=kind, help=s.help + shown)(wrapper)
+        return click.option("--config", "config_file", type=click.Path(path_type=Path), envvar="EDGED_CONFIG",
+                            help="TOML file with settings; flags and environment go before it.  [env: EDGED_CONFIG]",
+                            )(wrapper)  # fmt: skip
+
+    return decorate
+
+
+@dataclass(frozen=True)
+class Knob:
+    """One field of engine.request.Sampling as an option."""
+
+    field: str
+    short: str
+    default: Any
+    help: str
+
+
+KNOBS = (
+    Knob("temperature", "-t", 0.8, "Randomness; 0 takes the likeliest token each time."),
+    Knob("top_k", "", 40, "Draw from the k likeliest tokens; 0: all."),
+    Knob("top_p", "", 0.95, "Draw from the likeliest tokens that hold this share of probability; 1: all."),
+    Knob("min_p", "", 0.05, "Drop tokens less likely than this share of the likeliest; 0: none."),
+    Knob("repeat_penalty", "", 1.0, "Divide the logits of repeated tokens by this; 1: off."),
+    Knob("presence_penalty", "", 0.0, "Subtract this from the logits of tokens that occurred."),
+    Knob("frequency_penalty", "", 0.0, "Subtract this from a token's logit for each time it occurred."),
+    Knob("repeat_last_n", "", 64, "Tokens that the penalties look back on; -1: all, 0: none."),
+    Knob("seed", "-s", None, "Seed of the draw; without it each run differs."),
+)
+
+
+def sampled(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command the sampling options, and `sampling: dict[str, Any]` (fields of Sampling) for them."""
+
+    @functools.wraps(function)
+    def wrapper(*args: Any, **given: Any) -> Any:
+        return function(*args, sampling={knob.field: given.pop(knob.field) for knob in KNOBS}, **given)
+
+    for knob in reversed(KNOBS):
+        names = [name for name in (knob.short, "--" + knob.field.replace("_", "-")) if name]
+        kind = int if knob.default is None else type(knob.default)
+        wrapper = click.option(*names, knob.field, type=kind, default=knob.default, help=knob.help,
+                               show_default=knob.default is not None)(wrapper)  # fmt: skip
+    return wrapper
