@@ -94,6 +94,16 @@ def act_bytes(kind: ActKind, k: int, max_decode: int, max_prompt: int, lanes: in
     return max_decode * act_row_parts(kind, k)[-1] + max_prompt // lanes * act_panel_parts(kind, k, lanes)[-1]
 
 
+def tile_rows(k: int) -> int:
+    """Weight rows that a tile kernel unpacks at a time: about 64 KB of them, for any row width k."""
+    return max(4, min(32, 65536 // k // 4 * 4))
+
+
+def tile_scratch_bytes(k: int) -> int:
+    """Scratch of one thread for tile kernels of row width k: unpacked rows (f32 at most) and one block of output."""
+    return tile_rows(k) * 4 * k + 1024
+
+
 # -- tensor types ------------------------------------------------------------------------------------------------------
 
 
@@ -165,6 +175,7 @@ STATE = np.dtype(
 
 KV_BLOCK = 32  # positions in one block of the paged KV cache
 KV_PARTITION = 256  # attention reduces over fixed partitions of this many absolute positions
+ATTENTION_TILE = 16  # prompt rows that share the conversion of a KV block
 
 
 @dataclass(frozen=True)
@@ -205,7 +216,9 @@ OPS: tuple[Op, ...] = (
 # A block-table entry of -1 is never read (outside the window or past the sequence).
 # A thread's share of an elementwise op (rmsnorm, quantise, gate, add, ...): decode rows are split by columns in units
 # of 256 (32 where n is no multiple of 256), prompt rows by whole panels; two such ops of equal n in a row therefore
-# need no SYNC between them.
+# need no SYNC between them. headnorm, rope and kv_store split decode rows by heads instead: those of equal head count
+# need no SYNC between them either. An op that reads what another thread wrote needs a SYNC before it; among the
+# elementwise ops rmsnorm and layernorm do too, as they read whole rows (and their d must not be their a).
 OP_BY_NAME = {op.name: op for op in OPS}
 
 
@@ -216,3 +229,10 @@ def partials_bytes(max_decode: int, max_prompt: int, n_heads: int, head_dim: int
     """
     parts = (n_ctx + KV_PARTITION - 1) // KV_PARTITION
     return align64(max_decode * n_heads * parts * (head_dim + 16) * 4)
+
+
+def attention_scratch_bytes(n_heads: int, n_heads_kv: int, head_dim: int) -> int:
+    """Scratch of one thread for the attention op: its queries, scores, sums and one KV block, all f32."""
+    rows = (ATTENTION_TILE * n_heads // n_heads_kv + 3) // 4 * 4
+    wide = (head_dim + 15) // 16 * 16
+    return align64(4 * (rows * (head_dim + KV_PARTITION + wide + 2) + KV_BLOCK * wide))

@@ -1,0 +1,41 @@
+"""embed: dequantise the embedding row of each row's token, times f0. Decode rows go to the threads in turn."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from edged.kernels.export import export, helper
+from edged.kernels.ops.dispatch import by_type
+from edged.kernels.ops.record import (
+    F0, OP_SIGNATURE, STRIDE, TOKENS, TYPE, A, D, N, decode_rows, prompt_rows,
+)  # fmt: skip
+from edged.kernels.simd import f32, f32x8, i32, i64, load, ptr, splat, store, u16
+
+
+def reference(weights: np.ndarray, tokens: np.ndarray, scale: float) -> np.ndarray:
+    """weights: (n_vocab, n) dequantised; tokens: (rows,)."""
+    return weights[tokens] * np.float32(scale)
+
+
+row = by_type("row", "ptr, i64, ptr")
+
+
+@helper
+def embed_row(op, state, r):
+    n = load(i64, op + N)
+    token = i64(load(i32, load(ptr, state + TOKENS) + r * 4))
+    out = load(ptr, op + D) + r * n * 4
+    row(load(u16, op + TYPE), load(ptr, op + A) + token * load(i64, op + STRIDE), n, out)
+    scale = load(f32, op + F0)
+    if scale != f32(1.0):
+        for i in range(n // 8):
+            store(f32x8, out + i * 32, load(f32x8, out + i * 32) * splat(f32x8, scale))
+
+
+@export(OP_SIGNATURE)
+def op_embed(op, state, ith, nth):
+    for r in range(ith, decode_rows(op, state), nth):
+        embed_row(op, state, r)
+    r0, r1 = prompt_rows(op, state, ith, nth)
+    for r in range(r0, r1):
+        embed_row(op, state, r)
