@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from edged.errors import NotFound
-from edged.store.catalogue import BY_NAME
+from edged.store.catalogue import BY_NAME, CATALOGUE
 
 SYSTEM_FOLDER = Path("/var/lib/edged/models")
 
@@ -57,3 +57,13 @@ def find(model: str, env: Mapping[str, str] | None = None) -> Path:
         if (folder / file).is_file():
             return folder / file
     raise NotFound(f"no model {model!r} in {' or '.join(map(str, folders))}", hint=hint)
+
+
+def default_model(env: Mapping[str, str] | None = None) -> Path:
+    """The model used where none is named: the only one there is, else the first of the catalogue. Raises NotFound."""
+    here = {path.name: path for path in installed(env)}
+    first = CATALOGUE[0]
+    if len(here) == 1 or first.file in here:
+        return here.get(first.file) or next(iter(here.values()))
+    what = f"none of {len(here)} models is the default" if here else "no model is here"
+    raise NotFound(f"no model named, and {what}", hint=f"edged models; edged pull {first.name}; or --model NAME")

@@ -8,7 +8,7 @@ import pytest
 from edged.errors import NotFound
 from edged.store import folder
 from edged.store.catalogue import BY_NAME
-from edged.store.folder import find, installed, models_folder
+from edged.store.folder import default_model, find, installed, models_folder
 
 SMOLLM2 = BY_NAME["smollm2-135m-instruct"]
 
@@ -61,3 +61,16 @@ def test_missing_models_say_what_to_do(system: Path) -> None:
         find("mistral", {"EDGED_MODELS": "/nowhere"})
     assert "/nowhere" in caught.value.message
     assert SMOLLM2.name in caught.value.hint
+
+
+def test_default_is_the_only_model_else_the_first_of_the_catalogue(tmp_path: Path, system: Path) -> None:
+    env = {"EDGED_MODELS": str(tmp_path / "own")}
+    with pytest.raises(NotFound, match="no model is here"):
+        default_model(env)
+    (system / "a.gguf").touch()
+    assert default_model(env) == system / "a.gguf"
+    (system / "b.gguf").touch()
+    with pytest.raises(NotFound, match="none of 2 models is the default"):
+        default_model(env)
+    (system / SMOLLM2.file).touch()
+    assert default_model(env) == system / SMOLLM2.file
