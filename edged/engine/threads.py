@@ -56,7 +56,7 @@ def _quotas(root: str) -> Iterator[float]:
 
 
 def _cpu_cgroups(root: str) -> Iterator[tuple[PurePosixPath, PurePosixPath, bool]]:
-    """For each hierarchy that may limit cpu time: this process's folder in it, where it is mounted, whether it is v2."""
+    """Hierarchies that may limit cpu time: this process's folder, where the hierarchy is mounted, whether it is v2."""
     own: dict[str, str] = {}  # controller ("" for v2) -> path of the cgroup in its hierarchy
     for line in _read(f"{root}/proc/self/cgroup").splitlines():
         _, controllers, where = line.split(":", 2)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from edged.errors import BadModel
 from edged.gguf.reader import Header
 
-MAX_PARTS = 4096  # part numbers in names have five digits; more open files than this no set needs
+MAX_PARTS = 1024  # 64 GB models in files of 1 GB have a tenth of that; a process may open about as many files
 _NAME = re.compile(r"(?P<prefix>.*)-(?P<no>\d{5})-of-(?P<count>\d{5})\.gguf")
 
 
