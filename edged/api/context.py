@@ -1,0 +1,70 @@
+"""What a route needs from the daemon around it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+from edged.config import ServerConfig
+from edged.engine.request import EngineLike
+
+if TYPE_CHECKING:
+    from edged.chat import ChatTemplate
+    from edged.tokenizers import Tokenizer
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """A model that answers. `created`: seconds since 1970, of its file. `check` raises ModelChanged if the file did."""
+
+    name: str
+    engine: EngineLike
+    tokenizer: Tokenizer
+    chat: ChatTemplate
+    created: int = 0
+    check: Callable[[], None] = lambda: None
+    close: Callable[[], None] = lambda: None
+
+
+@dataclass(frozen=True)
+class Health:
+    """`ready` only when requests are answered; otherwise `reasons` say why not."""
+
+    status: str
+    reasons: tuple[str, ...] = ()
+
+    @property
+    def ready(self) -> bool:
+        return self.status == "ok"
+
+
+class Context(Protocol):
+    """The daemon, as far as a route may see it."""
+
+    limits: ServerConfig
+
+    def model(self) -> LoadedModel:
+        """The model that answers. Raises NotReady while it is loading or when the daemon is stopping."""
+
+    def health(self) -> Health:
+        """How the daemon is; never waits."""
+
+    def counters(self) -> dict[str, float]:
+        """Figures of the HTTP side, for /metrics."""
+
+    async def aside(self, work: Callable[..., T], *args: Any) -> T:
+        """Run work that takes long, such as tokenising, beside the event loop, in order."""
+
+
+@dataclass
+class Reply:
+    """An answer: a whole `body`, or `parts` that come one by one. `cancel` is called when it is over in any way."""
+
+    status: int
+    body: bytes = b""
+    parts: AsyncIterator[bytes] | None = None
+    headers: list[tuple[str, str]] = field(default_factory=list)
+    cancel: Callable[[], None] = lambda: None

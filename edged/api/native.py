@@ -1,0 +1,64 @@
+"""edged's own routes: /tokenize, /detokenize, /health, /metrics."""
+
+from __future__ import annotations
+
+from edged.api.context import Context, Reply
+from edged.api.fields import Fields, token_ids
+from edged.api.routes import Route, json_reply, read_body
+from edged.errors import BadRequest, NotReady
+from edged.protocol.http import HttpRequest
+
+
+async def tokenize(request: HttpRequest, context: Context) -> Reply:
+    """POST /tokenize {"content", "add_special": false, "parse_special": true} -> {"tokens": [...]}.
+
+    add_special: begin and end tokens as the model asks. parse_special: control tokens written in the text become
+    control tokens; false encodes them as the characters they are.
+    """
+    tokenizer = context.model().tokenizer
+    fields = Fields(await read_body(request, context))
+    if not fields.present("content"):
+        raise BadRequest("content is missing", param="content")
+    text = fields.text("content")
+    add_special, parse_special = fields.flag("add_special"), fields.flag("parse_special", True)
+    tokens = await context.aside(lambda: tokenizer.encode(text, special=parse_special, add_special=add_special))
+    return json_reply({"tokens": [int(token) for token in tokens]})
+
+
+async def detokenize(request: HttpRequest, context: Context) -> Reply:
+    """POST /detokenize {"tokens"} -> {"content"}. Control tokens are written out.
+
+    Bytes that are no UTF-8 become U+FFFD.
+    """
+    model = context.model()
+    fields = Fields(await read_body(request, context))
+    tokens = token_ids(fields.get("tokens"), "tokens", model.engine.info.n_vocab)
+    return json_reply({"content": await context.aside(lambda: model.tokenizer.decode(tokens, special=True))})
+
+
+async def health(request: HttpRequest, context: Context) -> Reply:
+    """GET /health: 200 only when requests are answered; otherwise 503 with the reasons."""
+    found = context.health()
+    body = {"status": found.status, "reasons": list(found.reasons)}
+    return json_reply(body, 200 if found.ready else 503, [] if found.ready else [("Retry-After", "1")])
+
+
+async def metrics(request: HttpRequest, context: Context) -> Reply:
+    """GET /metrics in Prometheus' text format 0.0.4."""
+    figures = {f"edged_http_{name}": value for name, value in context.counters().items()}
+    try:
+        stats = context.model().engine.stats()
+    except NotReady:
+        stats = {}
+    figures |= {f"edged_{name}": value for name, value in stats.items()}
+    figures["edged_ready"] = float(context.health().ready)
+    text = "".join(f"{name} {value:.12g}\n" for name, value in sorted(figures.items()))
+    return Reply(200, text.encode(), headers=[("Content-Type", "text/plain; version=0.0.4; charset=utf-8")])
+
+
+ROUTES = (
+    Route("POST", "/tokenize", tokenize),
+    Route("POST", "/detokenize", detokenize),
+    Route("GET", "/health", health),
+    Route("GET", "/metrics", metrics),
+)

@@ -1,0 +1,145 @@
+"""The routes of OpenAI's API: /v1/chat/completions, /v1/completions, /v1/models.
+
+Streams are server-sent events: for chat the role first, then text as it comes, then the finish reason of each choice,
+then the usage if `stream_options.include_usage` asks for it, then `[DONE]`. The status line waits for the first token,
+so a request that cannot be computed has a proper status. One that fails later ends with an event
+`{"error": {...}}` and no `[DONE]`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+from edged.api.context import Context, LoadedModel, Reply
+from edged.api.errors import body_of
+from edged.api.fields import Fields
+from edged.api.generation import Generation, Piece
+from edged.api.json_body import dumps
+from edged.api.openai_replies import ChatFormat, CompletionFormat, Format, Object
+from edged.api.openai_requests import (
+    Options,
+    check_size,
+    read_chat_logprobs,
+    read_completion_logprobs,
+    read_messages,
+    read_options,
+    read_prompts,
+)
+from edged.api.routes import Route, json_reply, read_body
+from edged.errors import EdgedError, NotFound
+from edged.protocol.http import HttpRequest
+
+SSE_HEADERS = [("Content-Type", "text/event-stream; charset=utf-8"), ("Cache-Control", "no-cache")]
+DONE = b"data: [DONE]\n\n"
+
+
+async def chat_completions(request: HttpRequest, context: Context) -> Reply:
+    """POST /v1/chat/completions."""
+    model = context.model()
+    fields = Fields(await read_body(request, context))
+    options = read_options(fields, context.limits, model.engine.info.n_vocab)
+    top_logprobs = read_chat_logprobs(fields)
+    messages = read_messages(fields)
+    prompt = tuple(await context.aside(model.chat.render, messages))
+    check_size([prompt], options.n, context.limits)
+    requests = options.requests([prompt], frozenset(model.tokenizer.eog_ids), top_logprobs)
+    generation = Generation(model, requests, options.stops, options.n)
+    return await _answer(generation, ChatFormat(model, top_logprobs is not None), options)
+
+
+async def completions(request: HttpRequest, context: Context) -> Reply:
+    """POST /v1/completions. A prompt given as text is taken as written: control tokens in it are control tokens.
+
+    `echo` with `logprobs` scores the prompt; with `max_tokens` 0 nothing else is computed.
+    """
+    model = context.model()
+    fields = Fields(await read_body(request, context))
+    options = read_options(fields, context.limits, model.engine.info.n_vocab)
+    top_logprobs = read_completion_logprobs(fields)
+    echo = fields.flag("echo")
+    given = read_prompts(fields, model.engine.info.n_vocab)
+    prompts = [tuple(await context.aside(_encode, model, prompt)) if isinstance(prompt, str) else prompt
+               for prompt in given]
+    check_size(prompts, options.n, context.limits)
+    score_prompt = echo and top_logprobs is not None
+    requests = options.requests(prompts, frozenset(model.tokenizer.eog_ids), top_logprobs, score_prompt)
+    echoes = [_shown(model, prompt) if echo else "" for prompt in given for _ in range(options.n)]
+    generation = Generation(model, requests, options.stops, options.n)
+    return await _answer(generation, CompletionFormat(model, top_logprobs is not None, echoes), options)
+
+
+async def models(request: HttpRequest, context: Context) -> Reply:
+    """GET /v1/models."""
+    return json_reply({"object": "list", "data": [_describe(context.model())]})
+
+
+async def one_model(request: HttpRequest, context: Context) -> Reply:
+    """GET /v1/models/{name}; "default" is the loaded one."""
+    model = context.model()
+    name = request.path.removeprefix("/v1/models/")
+    if name not in (model.name, "default"):
+        raise NotFound(f"there is no model {name!a}; {model.name!a} is loaded", code="model_not_found")
+    return json_reply(_describe(model))
+
+
+ROUTES = (
+    Route("POST", "/v1/chat/completions", chat_completions),
+    Route("POST", "/v1/completions", completions),
+    Route("GET", "/v1/models", models),
+    Route("GET", "/v1/models/*", one_model),
+)
+
+
+async def _answer(generation: Generation, form: Format, options: Options) -> Reply:
+    try:
+        if not options.stream:
+            pieces = await generation.all()
+            return json_reply(form.answer(pieces, generation.choices, generation.usage()))
+        first = await generation.next()
+    except BaseException:  # also when the client leaves: its task is cancelled
+        generation.cancel()
+        raise
+    events = _events(generation, form, first, options.include_usage)
+    return Reply(200, parts=events, headers=SSE_HEADERS, cancel=generation.cancel)
+
+
+async def _events(generation: Generation, form: Format, pieces: list[Piece], usage: bool) -> AsyncIterator[bytes]:
+    """The stream of one call; every batch of pieces is one write."""
+    started: set[int] = set()
+    try:
+        while pieces:
+            parts: list[Object] = []
+            for piece in pieces:
+                if piece.index not in started:
+                    started.add(piece.index)
+                    parts += form.first_parts(generation.choices[piece.index])
+                parts += form.parts(piece)
+            yield b"".join(_event(form.chunks([part], usage)) for part in parts)
+            pieces = await generation.next()
+    except EdgedError as error:
+        yield _event(body_of(error))
+        return
+    yield (_event(form.last(generation.usage())) if usage else b"") + DONE
+
+
+def _event(value: Object) -> bytes:
+    return b"data: " + dumps(value) + b"\n\n"
+
+
+def _encode(model: LoadedModel, text: str) -> list[int]:
+    return model.tokenizer.encode(text, special=True, add_special=True)
+
+
+def _shown(model: LoadedModel, prompt: str | tuple[int, ...]) -> str:
+    return prompt if isinstance(prompt, str) else model.tokenizer.decode(prompt, special=True)
+
+
+def _describe(model: LoadedModel) -> Object:
+    info = model.engine.info
+    return {
+        "id": model.name,
+        "object": "model",
+        "created": model.created,
+        "owned_by": "edged",
+        "meta": {"n_ctx": info.n_ctx, "n_vocab": info.n_vocab, "n_seqs": info.n_seqs},
+    }
