@@ -13,6 +13,7 @@ import click
 from edged.config import load, settings
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+SHORT = {"--model": "-m", "--context": "-c"}
 
 
 def configured(*sections: str) -> Decorator:
@@ -28,7 +29,8 @@ def configured(*sections: str) -> Decorator:
         for s in reversed(listed):
             kind = click.Choice(s.choices) if s.choices else type(s.default)
             shown = f"  [env: {s.env}; default: {s.default}]" if s.default != "" else f"  [env: {s.env}]"
-            wrapper = click.option(s.flag, f"{s.section}_{s.name}", type=kind, help=s.help + shown)(wrapper)
+            names = [SHORT[s.flag], s.flag] if s.flag in SHORT else [s.flag]
+            wrapper = click.option(*names, f"{s.section}_{s.name}", type=kind, help=s.help + shown)(wrapper)
         return click.option("--config", "config_file", type=click.Path(path_type=Path), envvar="EDGED_CONFIG",
                             help="TOML file with settings; flags and environment go before it.  [env: EDGED_CONFIG]",
                             )(wrapper)  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from types import TracebackType
 from typing import Any
 
@@ -37,7 +38,7 @@ class Bar:
     """Progress of one thing after the other as bars on stderr; nothing where stderr is no terminal."""
 
     def __init__(self, quiet: bool) -> None:
-        self.quiet = quiet or not click.get_text_stream("stderr").isatty()
+        self.quiet = quiet or not sys.stderr.isatty()
         self.what = ""
         self.bar: Any = None
 
@@ -47,7 +48,7 @@ class Bar:
         if what != self.what:
             self.close()
             self.what = what
-            self.bar = click.progressbar(length=total, label=what, file=click.get_text_stream("stderr"))
+            self.bar = click.progressbar(length=total, label=what, file=sys.stderr)
             self.bar.__enter__()
         self.bar.update(done - self.bar.pos)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import click
 
 
@@ -19,7 +21,7 @@ def command(text: str | None, model: str, special: bool, add_special: bool, ids:
     from edged import gguf, tokenizers
     from edged.store.folder import find
 
-    data = click.get_binary_stream("stdin").read() if text is None else text
+    data = sys.stdin.buffer.read() if text is None else text
     with gguf.open(find(model)) as opened:
         tokenizer = tokenizers.open(opened.meta)
         found = tokenizer.encode(data, special=special, add_special=add_special)

@@ -19,7 +19,10 @@ Post = Callable[[list[tuple[Sink, Event]]], None]
 
 
 def load(config: Config, post: Post | None = None) -> LoadedModel:
-    """The model, ready to answer; `post` as in Engine. Raises NotFound, BadModel, BadConfig, BadKernels, LimitTooLow."""
+    """The model, ready to answer; `post` as in Engine.
+
+    Raises NotFound, BadModel, BadConfig, BadKernels or LimitTooLow.
+    """
     path = find(config.model.path) if config.model.path else default_model()
 
     from edged import gguf  # numpy comes with it: not before the model is known to be there

@@ -1,0 +1,27 @@
+"""`edged serve`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from edged.cli.options import configured
+
+if TYPE_CHECKING:
+    from edged.config import Config
+
+
+@click.command()
+@click.option("--show-config", is_flag=True, help="Print the settings in force as a TOML file, and exit.")
+@configured("model", "engine", "server")
+def command(config: Config, show_config: bool) -> None:
+    """Load a model and answer OpenAI-style HTTP requests on a Unix socket until SIGTERM or Ctrl-C."""
+    if show_config:
+        from edged.config import dump
+
+        click.echo(dump(config), nl=False)
+        return
+    from edged.service.app import App
+
+    App(config).run()
