@@ -140,7 +140,7 @@ def test_i01_required_fails(path: Path) -> None:
 
 @pytest.mark.skipif(
     0 <= resource.getrlimit(resource.RLIMIT_MEMLOCK)[1] < 6 * MIB,
-    reason="this session may not lock 6 MiB (ulimit -H -l)",
+    reason="may not lock 6 MiB (ulimit -H -l)",
 )
 def test_i01_within_the_limit_whole_pages_are_locked(path: Path) -> None:
     whole = -(-path.stat().st_size // memory.PAGE) * memory.PAGE

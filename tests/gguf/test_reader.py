@@ -36,7 +36,8 @@ def model(**changes: object) -> bytes:
 def test_reads_values_of_every_kind(version: int) -> None:
     values = {
         "u8": np.uint8(255), "i8": np.int8(-1), "u16": np.uint16(65535), "i16": np.int16(-2), "u32": 4294967295,
-        "i32": -3, "f32": 0.5, "bool": True, "string": "größe", "u64": 1 << 63, "i64": -(1 << 63), "f64": np.float64(0.1),
+        "i32": -3, "f32": 0.5, "bool": True, "string": "größe", "u64": 1 << 63, "i64": -(1 << 63),
+        "f64": np.float64(0.1),
     }  # fmt: skip
     header = raw.read(raw.gguf([raw.key(name, value) for name, value in values.items()], version=version))
     assert header.version == version

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import struct
 import sys
 
@@ -47,7 +48,7 @@ def test_scan_refuses_lengths_that_would_wrap(length: int) -> None:
     assert scan_strings(data, 2) is None
 
 
-@pytest.mark.parametrize("at", range(0, 40))
+@pytest.mark.parametrize("at", range(40))
 def test_scan_across_window_edges(monkeypatch: pytest.MonkeyPatch, at: int) -> None:
     monkeypatch.setattr(values, "_WINDOW", 64)
     monkeypatch.setattr(values, "_WALK", 16)
@@ -55,7 +56,7 @@ def test_scan_across_window_edges(monkeypatch: pytest.MonkeyPatch, at: int) -> N
     data = concatenated(strings)
     bounds = scan_strings(data, len(strings))
     assert bounds is not None
-    assert [data[a + 8 : b].tobytes() for a, b in zip(bounds, bounds[1:], strict=False)] == strings
+    assert [data[a + 8 : b].tobytes() for a, b in itertools.pairwise(bounds)] == strings
 
 
 def test_string_array_is_a_sequence() -> None:
