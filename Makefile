@@ -5,7 +5,7 @@
 #   make soak     the long loops: fuzzing, many clients, kills
 #   make bench    figures of this machine, beside those of llama.cpp
 #   make wheels   dist/: the source distribution and one wheel per processor family
-#   make docs     what is generated in README.md and packaging/edged.toml
+#   make docs     write the tables of README.md that are made from the code
 #   make clean    remove what was built here
 
 PYTHON ?= python3

@@ -1,7 +1,7 @@
 """The build backend of edged: setuptools, plus the kernels compiled ahead of time.
 
     pip install .                            kernels of this machine's family, inside the wheel
-    pip install -e .                         the same, written to kernels/_built (ignored by git)
+    pip install -e .                         the same, used where they are built: kernels/_built (ignored by git)
     pip wheel . -C family=aarch64            a wheel for another family, cross-compiled
     pip install -e . -C family=all           every family, for the tests; not possible for a wheel, which names one
 
@@ -33,7 +33,7 @@ MACHINES = {"x86_64": "x86_64", "amd64": "x86_64", "aarch64": "aarch64", "arm64"
 LINKER = "ziglang>=0.13"
 # sched_yield and syscall are all the kernels take from libc: the first tag with both architectures is true
 PLATFORM = "manylinux_2_17"
-SDIST_EXTRA = ("packaging/edged_build.py", "packaging/edged.toml", "systemd/edged.service", "CHANGELOG.md")
+SDIST_EXTRA = ("packaging/edged_build.py", "systemd/edged.service", "CHANGELOG.md")
 
 ConfigSettings = Mapping[str, "str | list[str] | None"] | None
 
@@ -80,14 +80,13 @@ def build_editable(
     """
     global _families
     _families = families(config_settings)
-    source = Path.cwd()
-    compile_kernels(source / "edged" / "kernels" / "_built")
+    compile_kernels()
     with tempfile.TemporaryDirectory() as metadata, tempfile.TemporaryDirectory() as scratch:
         name = build_meta.prepare_metadata_for_build_editable(metadata, config_settings)
         info = Path(shutil.copytree(Path(metadata, name), Path(scratch, name)))
         Path(info, "WHEEL").write_text(WHEEL)
         Path(scratch, "_edged_editable.pth").write_text("import _edged_editable\n")
-        Path(scratch, "_edged_editable.py").write_text(FINDER.format(source=str(source)))
+        Path(scratch, "_edged_editable.py").write_text(FINDER.format(source=str(Path.cwd())))
         files = sorted(path for path in Path(scratch).rglob("*") if path.is_file())
         record = [f"{path.relative_to(scratch)},{_digest(path)},{path.stat().st_size}" for path in files]
         Path(info, "RECORD").write_text("\n".join([*record, f"{info.name}/RECORD,,", ""]))
@@ -160,17 +159,17 @@ class BuildPy(build_py):
         super().run()
         target = Path(self.build_lib, "edged", "kernels", "_built")
         target.mkdir()
-        with tempfile.TemporaryDirectory(prefix="edged-kernels-") as scratch:
-            compile_kernels(Path(scratch))
-            for library in Path(scratch).glob("*.so"):
-                shutil.copy(library, target)
+        for library in compile_kernels():
+            shutil.copy(library, target)
 
 
-def compile_kernels(out: Path) -> None:
-    """Build the libraries of the chosen families into `out`; the working directory of a hook is the source tree."""
+def compile_kernels() -> list[Path]:
+    """Bring the libraries of the chosen families up to date; returns them. A hook is run in the source tree."""
+    built = Path("edged", "kernels", "_built").resolve()
     for family in _families or families(None):
-        command = [sys.executable, "-m", "edged.kernels.build", "--family", family, "--out", str(out)]
+        command = [sys.executable, "-m", "edged.kernels.build", "--family", family, "--out", str(built)]
         subprocess.run(command, check=True)
+    return [path for family in _families or families(None) for path in sorted(built.glob(f"libedged_{family}_*.so"))]
 
 
 class PlatformWheel(bdist_wheel):
