@@ -52,7 +52,8 @@ async def metrics(request: HttpRequest, context: Context) -> Reply:
         stats = {}
     figures |= {f"edged_{name}": value for name, value in stats.items()}
     figures["edged_ready"] = float(context.health().ready)
-    text = "".join(f"{name} {value:.12g}\n" for name, value in sorted(figures.items()))
+    kinds = {name: "counter" if name.endswith("_total") else "gauge" for name in figures}
+    text = "".join(f"# TYPE {name} {kinds[name]}\n{name} {figures[name]:.12g}\n" for name in sorted(figures))
     return Reply(200, text.encode(), headers=[("Content-Type", "text/plain; version=0.0.4; charset=utf-8")])
 
 

@@ -1,4 +1,4 @@
-"""What a route is, and what routes share. A route group is one file with ROUTES and one row in GROUPS of `router.py`."""
+"""What a route is, and what routes share. A route group is one file with ROUTES and one row in GROUPS (router.py)."""
 
 from __future__ import annotations
 

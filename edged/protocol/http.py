@@ -92,15 +92,18 @@ class HttpConnection:
         self._head, self._body = None, bytearray()
         return self._events()
 
-    def reply(self, status: int, headers: Headers, body: bytes) -> bytes:
+    def reply(self, status: int, headers: Headers, body: bytes, *, close: bool = False) -> bytes:
         """A whole reply. Replies to HEAD keep their headers and lose their body."""
         length = [] if status == 204 else [("Content-Length", str(len(body)))]
-        return self.begin(status, [*headers, *length]) + (self.part(body) if body else b"") + self.end()
+        return self.begin(status, [*headers, *length], close=close) + (self.part(body) if body else b"") + self.end()
 
-    def begin(self, status: int, headers: Headers) -> bytes:
-        """The head of a reply whose parts follow: chunked for HTTP/1.1, until close for HTTP/1.0."""
+    def begin(self, status: int, headers: Headers, *, close: bool = False) -> bytes:
+        """The head of a reply whose parts follow: chunked for HTTP/1.1, until close for HTTP/1.0.
+
+        close: nothing more is read from this connection; so it is after a refusal anyway.
+        """
         self._bodiless = self._head is not None and self._head.method == b"HEAD"
-        if self._broken or self._h11.their_state is h11.SEND_BODY:
+        if close or self._broken:
             headers = [*headers, ("Connection", "close")]
         return self._h11.send(h11.Response(status_code=status, headers=headers, reason=_REASONS.get(status, ""))) or b""
 

@@ -3,8 +3,8 @@
 Each connection runs one coroutine in one task. Everything done for a client is done in that task, so when the client
 leaves, the task is cancelled, and whatever it waits for (a place in the queue, the next token) is cancelled with it.
 
-    read()  -> the next bytes, b"" when the client sends no more
-    write() -> returns when the client has taken enough of what came before; ends the connection if it does not
+    read(patience) -> the next bytes, b"" when the client sends no more
+    write(data)    -> returns when the client has taken enough of what came before; ends the connection if it does not
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import asyncio
 import select
 import socket
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 
 READ_LIMIT = 256 * 1024
 """Bytes kept for a reader that is busy; then the kernel keeps them, then the client waits."""
@@ -21,7 +22,7 @@ WRITE_LIMIT = 64 * 1024
 """Bytes kept for a client that does not read; then the writer waits."""
 
 HANG_UP_CHECK = 0.25
-"""Seconds between looks at a client that has closed its sending half, as `socat` does: no event tells when it leaves."""
+"""Seconds between looks at a client that closed its sending half, as `socat` does: no event tells when it leaves."""
 
 
 class Stream(asyncio.Protocol):
@@ -31,7 +32,7 @@ class Stream(asyncio.Protocol):
         self._serve = serve
         self._write_timeout = write_timeout
         self._transport: asyncio.Transport | None = None
-        self._task: asyncio.Task[None] | None = None
+        self.task: asyncio.Task[None] | None = None
         self._received = bytearray()
         self._eof = False
         self._reader: asyncio.Future[None] | None = None
@@ -39,12 +40,22 @@ class Stream(asyncio.Protocol):
         self._last_call: asyncio.TimerHandle | None = None
         self._blocked = False
 
-    async def read(self) -> bytes:
-        """The next bytes, as many as have come; b"" when the client sends no more."""
+    async def read(self, patience: float) -> bytes:
+        """The next bytes, as many as have come; b"" when the client sends no more. Waits for `patience` seconds.
+
+        Raises TimeoutError. Not done with asyncio.wait_for: before Python 3.12 that can swallow a cancellation.
+        """
         assert self._transport is not None
-        while not self._received and not self._eof:
-            self._reader = asyncio.get_running_loop().create_future()
-            await self._reader
+        if not self._received and not self._eof:
+            loop = asyncio.get_running_loop()
+            self._reader = loop.create_future()
+            timer = loop.call_later(patience, _wake, self._reader)
+            try:
+                await self._reader
+            finally:
+                timer.cancel()
+            if not self._received and not self._eof:
+                raise TimeoutError
         data = bytes(self._received)
         self._received.clear()
         self._transport.resume_reading()
@@ -75,8 +86,9 @@ class Stream(asyncio.Protocol):
         if linger and not self._eof:
             self._transport.write_eof()
             give_up = asyncio.get_running_loop().call_later(linger, self._transport.abort)
-            while await self.read():
-                pass
+            with suppress(TimeoutError):
+                while await self.read(linger):
+                    pass
             give_up.cancel()
         self._transport.close()
         if self._transport.get_write_buffer_size():
@@ -93,7 +105,7 @@ class Stream(asyncio.Protocol):
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
         transport.set_write_buffer_limits(high=WRITE_LIMIT)
-        self._task = asyncio.ensure_future(self._run())
+        self.task = asyncio.ensure_future(self._run())
 
     def data_received(self, data: bytes) -> None:
         assert self._transport is not None
@@ -112,8 +124,8 @@ class Stream(asyncio.Protocol):
         self._eof = True
         if self._last_call is not None:
             self._last_call.cancel()
-        if self._task is not None:
-            self._task.cancel()
+        if self.task is not None:
+            self.task.cancel()
 
     def pause_writing(self) -> None:
         self._blocked = True

@@ -1,0 +1,241 @@
+"""The daemon on its event loop: listen, load, answer, stop.
+
+Two threads beside the loop: one loads the model and then tokenises (`Worker`), the engine has its own. Engine events of
+one step come over in one call.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, MutableMapping
+from contextlib import suppress
+from queue import Empty, SimpleQueue
+from typing import Any, TypeVar
+
+from edged.api.context import Health, LoadedModel
+from edged.config import Config
+from edged.engine.request import Done, Event, Failed, Request, Sampling, Sink
+from edged.errors import EdgedError, ModelChanged, NotReady
+from edged.service.http_server import HttpServer
+from edged.service.loader import Post
+from edged.service.sd_notify import Notifier
+from edged.service.worker import Worker
+from edged.transports import unix
+from edged.transports.stream import Stream
+
+SWITCH_INTERVAL = 2e-4
+"""Seconds a Python thread may keep the interpreter from the engine's; the default of 5 ms triples a 2.5 ms step."""
+
+TICK = 1.0
+"""Seconds between looks at the model file and the engine's progress, less if the watchdog wants it."""
+
+EXTEND = 15.0
+"""Seconds asked of systemd at each tick while loading."""
+
+SELF_TEST_PATIENCE = 120.0
+STOP_PATIENCE = 2.0
+"""Seconds for clients to take the end of their answers, and as many for the engine to stop."""
+
+EXIT_MODEL_CHANGED = os.EX_TEMPFAIL
+"""75: systemd restarts the unit, which then checks the file anew."""
+
+T = TypeVar("T")
+
+log = logging.getLogger(__name__)
+
+
+class Daemon:
+    """One run of the daemon; also the Context that the routes see.
+
+    `left_behind`: the model did not close in time when the daemon stopped.
+    """
+
+    def __init__(self, config: Config, load: Callable[[Config, Post], LoadedModel],
+                 environ: MutableMapping[str, str]) -> None:
+        self.limits = config.server
+        self.left_behind = False
+        self._config = config
+        self._load = load
+        self._notifier = Notifier(environ)
+        self._listener = unix.activated(environ)
+        self._health = Health("loading", ("the model is being loaded",))
+        self._model: LoadedModel | None = None
+        self._http = HttpServer(self)
+        self._worker = Worker("edged-words")
+        self._progress = Progress()
+
+    async def run(self) -> int:
+        """Serve until told to stop; returns the exit code. Raises EdgedError if the daemon cannot start."""
+        self._loop = asyncio.get_running_loop()
+        self._end: asyncio.Future[int] = self._loop.create_future()
+        sys.setswitchinterval(SWITCH_INTERVAL)
+        limits = self.limits
+        if self._listener is None:
+            self._listener = unix.listen(limits.socket, mode=limits.mode, group=limits.group, backlog=limits.backlog)
+        try:
+            server = await self._loop.create_server(
+                lambda: Stream(self._http.serve, limits.write_timeout),
+                sock=self._listener.socket, backlog=limits.backlog,
+            )
+            self._handle_signals()
+            loading = asyncio.ensure_future(self._start())
+            ticking = asyncio.ensure_future(self._tick())
+            try:
+                return await self._end
+            finally:
+                ticking.cancel()
+                server.close()
+                await self._stop(loading)
+        finally:
+            self._listener.close()
+            self._worker.close()
+            self._notifier.close()
+
+    def stop(self, code: int = 0) -> None:
+        """Make `run` return `code`. On the loop's thread; the first call counts."""
+        if not self._end.done():
+            self._end.set_result(code)
+
+    # the Context of the routes
+
+    def model(self) -> LoadedModel:
+        if self._model is None or not self._health.ready:
+            raise NotReady(f"{self._health.status}: {'; '.join(self._health.reasons)}")
+        try:
+            self._model.check()
+        except ModelChanged as error:
+            self._model_changed(error)
+            raise
+        return self._model
+
+    def health(self) -> Health:
+        return self._health
+
+    def counters(self) -> dict[str, float]:
+        return {**self._http.counters, "connections": float(self._http.n_open)}
+
+    async def aside(self, work: Callable[..., T], *args: Any) -> T:
+        return await self._worker.run(work, *args)
+
+    # start and stop
+
+    async def _start(self) -> None:
+        try:
+            self._model = await self._worker.run(self._open)
+        except Exception as error:
+            if not self._end.done():
+                self._end.set_exception(error)
+            return
+        if self._end.done():
+            return
+        self._health = Health("ok")
+        self._notifier.status(f"answering with {self._model.name}")
+        self._notifier.ready()
+        log.info("%s answers on %s", self._model.name, self.limits.socket)
+
+    def _open(self) -> LoadedModel:
+        """In the worker's thread: load, and compute one token as a proof."""
+        model = self._load(self._config, self._post)
+        try:
+            self_test(model)
+        except BaseException:
+            model.close()
+            raise
+        return model
+
+    def _post(self, batch: list[tuple[Sink, Event]]) -> None:
+        """In the engine's thread, once a step: hand its events to the loop."""
+        with suppress(RuntimeError):  # the loop has ended
+            self._loop.call_soon_threadsafe(_deliver, batch)
+
+    async def _stop(self, loading: asyncio.Future[None]) -> None:
+        """No new connections, then the engine ends what runs, then clients take the end of their answers."""
+        assert self._listener is not None
+        if self._health.status != "failed":
+            self._health = Health("stopping", ("the daemon was told to stop",))
+        self._notifier.stopping()
+        self._listener.close()
+        closing = asyncio.ensure_future(self._close_model(loading))
+        await self._http.stop(STOP_PATIENCE)
+        done, _ = await asyncio.wait([closing], timeout=STOP_PATIENCE)
+        if not done:
+            log.critical("the model did not close within %.0f seconds; leaving it behind", STOP_PATIENCE)
+            self.left_behind = True
+
+    async def _close_model(self, loading: asyncio.Future[None]) -> None:
+        await loading
+        if self._model is not None:
+            closer = Worker("edged-close")
+            await closer.run(self._model.close)
+            closer.close()
+
+    def _handle_signals(self) -> None:
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGTERM, signal.SIGINT):
+                self._loop.add_signal_handler(number, self._on_signal, number)
+
+    def _on_signal(self, number: int) -> None:
+        log.info("%s", signal.Signals(number).name)
+        if self._end.done():  # asked a second time: at once
+            assert self._listener is not None
+            self._listener.close()
+            os._exit(0)
+        self.stop()
+
+    # what happens meanwhile
+
+    async def _tick(self) -> None:
+        interval = self._notifier.watchdog_interval
+        while True:
+            if self._model is None:
+                self._notifier.status("loading the model")
+                self._notifier.extend(EXTEND)
+            else:
+                with suppress(EdgedError):
+                    self.model()
+                if self._progress.seen(self._model.engine.stats()):
+                    self._notifier.alive()
+            await asyncio.sleep(TICK if interval is None else min(TICK, interval / 4))
+
+    def _model_changed(self, error: ModelChanged) -> None:
+        log.error("%s", error)
+        self._health = Health("failed", (str(error),))
+        self.stop(EXIT_MODEL_CHANGED)
+
+
+class Progress:
+    """Whether the engine moves: it has nothing to do, or its counters differ from those of the last look."""
+
+    def __init__(self) -> None:
+        self._last: dict[str, float] | None = None
+
+    def seen(self, stats: dict[str, float]) -> bool:
+        """`stats` of the engine now; false if there is work and nothing has changed."""
+        last, self._last = self._last, dict(stats)
+        return not stats.get("running") or stats != last
+
+
+def self_test(model: LoadedModel) -> None:
+    """Raise unless the model gives one token."""
+    events: SimpleQueue[Event] = SimpleQueue()
+    prompt = (model.tokenizer.bos_id or 0,)
+    model.engine.submit(Request(prompt, max_tokens=1, sampling=Sampling(temperature=0)), events.put)
+    while True:
+        try:
+            event = events.get(timeout=SELF_TEST_PATIENCE)
+        except Empty:
+            raise EdgedError(f"the self-test gave no token within {SELF_TEST_PATIENCE:.0f} seconds") from None
+        if isinstance(event, Failed):
+            raise event.error
+        if isinstance(event, Done):
+            return
+
+
+def _deliver(batch: list[tuple[Sink, Event]]) -> None:
+    for sink, event in batch:
+        sink(event)

@@ -1,0 +1,53 @@
+"""A thread for work that would hold up the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from queue import SimpleQueue
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+class Worker:
+    """Runs jobs in order. Its thread never delays the end of the process, unlike those of an executor."""
+
+    def __init__(self, name: str) -> None:
+        self._jobs: SimpleQueue[tuple[asyncio.Future[Any], Callable[[], Any]] | None] = SimpleQueue()
+        threading.Thread(target=self._work, name=name, daemon=True).start()
+
+    async def run(self, work: Callable[..., T], *args: Any) -> T:
+        """The result of `work(*args)`. A job whose caller is cancelled before its turn is left out."""
+        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self._jobs.put((future, partial(work, *args)))
+        return await future
+
+    def close(self) -> None:
+        """End the thread after the jobs that are waiting."""
+        self._jobs.put(None)
+
+    def _work(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            future, work = job
+            if future.cancelled():
+                continue
+            try:
+                report = partial(_set_result, future, work())
+            except Exception as error:
+                report = partial(_set_exception, future, error)
+            with suppress(RuntimeError):  # the loop has ended meanwhile
+                future.get_loop().call_soon_threadsafe(report)
+
+
+def _set_result(future: asyncio.Future[Any], result: Any) -> None:
+    if not future.done():
+        future.set_result(result)
+
+
+def _set_exception(future: asyncio.Future[Any], error: Exception) -> None:
+    if not future.done():
+        future.set_exception(error)
