@@ -54,7 +54,7 @@ def main(args: list[str] | None = None) -> None:
 def run(args: list[str] | None = None) -> int:
     """Run one command; its exit status. Every error is printed here and nowhere else."""
     try:
-        cli.main(args, prog_name="edged", standalone_mode=False)
+        status: int | None = cli.main(args, prog_name="edged", standalone_mode=False)
         sys.stdout.flush()
     except click.ClickException as e:
         e.show()
@@ -69,7 +69,7 @@ def run(args: list[str] | None = None) -> int:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # nothing more can be written, not even at exit
         return 141
-    return 0
+    return status or 0
 
 
 if __name__ == "__main__":

@@ -15,13 +15,19 @@ if TYPE_CHECKING:
 @click.command()
 @click.option("--show-config", is_flag=True, help="Print the settings in force as a TOML file, and exit.")
 @configured("model", "engine", "server")
-def command(config: Config, show_config: bool) -> None:
-    """Load a model and answer OpenAI-style HTTP requests on a Unix socket until SIGTERM or Ctrl-C."""
+def command(config: Config, show_config: bool) -> int:
+    """Load a model and answer OpenAI-style HTTP requests on a Unix socket until SIGTERM or Ctrl-C.
+
+    Logs to stderr. Exit status 75: the model file was changed in place; start again to load it anew.
+    """
     if show_config:
         from edged.config import dump
 
         click.echo(dump(config), nl=False)
-        return
+        return 0
+    import logging
+
     from edged.service.app import App
 
-    App(config).run()
+    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
+    return App(config).run()

@@ -1,0 +1,38 @@
+"""`python -m tests.bench [BENCH ...]`: run benchmarks and print a table; see --help."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+
+from edged.store.catalogue import CATALOGUE
+from edged.store.pull import pull
+from tests.bench import concurrency, memory, speed, startup
+from tests.bench.report import Report
+
+BENCHES = {"speed": speed, "startup": startup, "memory": memory, "concurrency": concurrency}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m tests.bench", description=__doc__)
+    parser.add_argument("bench", nargs="*", default=list(BENCHES), help=f"default: {' '.join(BENCHES)}")
+    parser.add_argument("--model", action="append", choices=[e.name for e in CATALOGUE], help="default: all")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=5, help="measured runs of which the median counts")
+    parser.add_argument("--jsonl", type=Path, help="append one JSON object per result to this file")
+    args = parser.parse_args()
+    if unknown := set(args.bench) - set(BENCHES):
+        parser.error(f"no benchmark {', '.join(unknown)}")
+    report = Report(args.jsonl)
+    for entry in CATALOGUE:
+        if args.model and entry.name not in args.model:
+            continue
+        given = Path(os.environ.get("EDGED_TEST_MODELS", ""), entry.file)
+        path = given if given.is_file() else pull(entry.name).path
+        for name in args.bench:
+            BENCHES[name].run(report, entry.name, path, args.threads, args.rounds)
+
+
+if __name__ == "__main__":
+    main()
