@@ -25,6 +25,7 @@ from edged.errors import BadModel, LimitTooLow, ModelChanged, NotFound
 PAGE = os.sysconf("SC_PAGE_SIZE")
 POINTER_BYTES = struct.calcsize("P")
 _SLICE = 32 << 20  # bytes per call of prefault: a multiple of every page size, and how soon it notices `close`
+_HEAD = 4 << 20  # bytes that most headers with a vocabulary fill
 _MADV_POPULATE_READ = 22  # Linux 5.14, asm-generic/mman-common.h; newer than the constants of the mmap module
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -59,12 +60,13 @@ class FileMap:
             self.size = status.st_size
             self._mark = _mark(status)
             self._inode = (status.st_dev, status.st_ino)
-            self._map = _map(self._fd, self.size, path)
+            self.data = np.frombuffer(_map(self._fd, self.size, path), np.uint8)
         except BaseException:
             os.close(self._fd)
             raise
-        self.data = np.frombuffer(self._map, np.uint8)
         self.address: int = self.data.__array_interface__["data"][0]
+        # One call instead of a fault for every few pages of the header; where it fails, the faults come.
+        _libc.madvise(self.address, min(_HEAD, self.size), _MADV_POPULATE_READ)
 
     def check_unchanged(self) -> None:
         """Raise ModelChanged if the mapped file was written or truncated in place. Takes about a microsecond.
@@ -93,12 +95,12 @@ class FileMap:
         """
         # MADV_WILLNEED starts the reads; MADV_SEQUENTIAL would read further ahead, but also drop the weights first when
         # memory is short, although every token needs them all.
-        data = self.data  # keeps the map alive
+        data = self.data  # keeps the map alive; nothing is left of it after `close`
         populate = True
-        for start in range(0, self.size, _SLICE):
+        for start in range(0, len(data), _SLICE):
             if self._fd < 0:
                 return
-            length = min(_SLICE, self.size - start)
+            length = min(_SLICE, len(data) - start)
             _libc.madvise(self.address + start, length, mmap.MADV_WILLNEED)
             if populate and _libc.madvise(self.address + start, length, _MADV_POPULATE_READ):
                 if ctypes.get_errno() != errno.EINVAL:
@@ -112,7 +114,7 @@ class FileMap:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
-            del self.data, self._map
+            self.data = np.empty(0, np.uint8)
 
 
 def _mark(status: os.stat_result) -> tuple[int, int]:

@@ -15,7 +15,7 @@ from edged.gguf import memory
 from edged.gguf.reader import Header, TensorInfo, parse
 from edged.gguf.splits import check_set, part_paths
 from edged.gguf.types import GGML_TYPES
-from edged.gguf.values import KINDS, StringArray, Value
+from edged.gguf.values import KINDS, Scalar, StringArray, Value
 
 _EMBEDDING, _OUTPUT = "token_embd.weight", "output.weight"  # gguf.md: standardized tensor names
 
@@ -163,7 +163,12 @@ def describe(model: Model) -> dict[str, Any]:
 
 def _describe_value(key: str, kind: str, value: Value) -> dict[str, Any]:
     if isinstance(value, np.ndarray):
-        return {"key": key, "type": kind, "length": len(value), "first": value[:8].tolist()}
+        return {"key": key, "type": kind, "length": len(value), "first": [_plain(v) for v in value[:8].tolist()]}
     if isinstance(value, StringArray):
         return {"key": key, "type": kind, "length": len(value), "first": value[:8]}
-    return {"key": key, "type": kind, "value": value}
+    return {"key": key, "type": kind, "value": _plain(value)}
+
+
+def _plain(value: Scalar) -> Scalar:
+    """JSON has no NaN and no infinities: they become words."""
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value

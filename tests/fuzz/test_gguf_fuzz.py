@@ -21,6 +21,11 @@ def test_opens_or_raises_bad_model() -> None:
     assert 0.05 * count < opened < 0.95 * count  # mutations that always or never break a file test nothing
 
 
+@pytest.mark.soak
+def test_opens_or_raises_bad_model_a_million_times() -> None:
+    gguf.run(5000, 1_000_000)
+
+
 def test_opens_files_or_raises_bad_model(tmp_path: Path) -> None:
     path = tmp_path / "x.gguf"
     for number in range(300):

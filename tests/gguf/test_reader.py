@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -235,3 +236,16 @@ def test_names_from_the_file_are_escaped_and_cut_in_messages() -> None:
     assert len(refused(raw.gguf([encode_string("k" * 60000) + raw.u32(99)]))) < 200
     assert "at most 64" in refused(model(name="n" * 65))
     assert "the name of tensor 0 is empty" in refused(model(name=""))
+
+
+def test_descriptions_hold_what_json_holds(tmp_path: Path) -> None:
+    values = {"a": float("nan"), "b": np.array([0.5, -np.inf], np.float32), "c": ["x"] * 100, "d": True}
+    path = raw.save(tmp_path, raw.gguf([raw.key(name, value) for name, value in values.items()]))
+    with gguf.open(path) as opened:
+        metadata = json.loads(json.dumps(gguf.describe(opened)["metadata"], allow_nan=False))
+    assert metadata == [
+        {"key": "a", "type": "f32", "value": "nan"},
+        {"key": "b", "type": "f32", "length": 2, "first": [0.5, "-inf"]},
+        {"key": "c", "type": "string", "length": 100, "first": ["x"] * 8},
+        {"key": "d", "type": "bool", "value": True},
+    ]
