@@ -1,6 +1,6 @@
 """What all tokenizers share: special tokens, BOS and EOS, decoding, streaming.
 
-A tokenizer model (bpe.py, spm.py) adds two things: how plain text becomes ids, and what bytes a normal piece stands for.
+A tokenizer model (bpe.py, spm.py) adds how plain text becomes ids, and what bytes a normal piece stands for.
 """
 
 from __future__ import annotations
@@ -89,8 +89,8 @@ class Tokenizer(ABC):
 
     def control_pieces(self) -> list[str]:
         """Texts that `special` turns into control tokens."""
-        ids = self.vocab.ids_of_type(TokenType.CONTROL, TokenType.UNKNOWN)
-        return [piece for id in ids if (piece := self.vocab.piece(id).decode("utf-8", "replace"))]
+        pieces = self.vocab.pieces_of_type(TokenType.CONTROL, TokenType.UNKNOWN)
+        return [piece.decode("utf-8", "replace") for piece in pieces if piece]
 
     @abstractmethod
     def _encode_plain(self, text: str, after_special: bool) -> list[int]:
@@ -116,10 +116,8 @@ class Tokenizer(ABC):
         return self._special_tokens(TokenType.USER_DEFINED, TokenType.CONTROL, TokenType.UNKNOWN)
 
     def _special_tokens(self, *types: TokenType) -> SpecialTokens:
-        ids: dict[str, int] = {}
-        for id in self.vocab.ids_of_type(*types):
-            ids.setdefault(self.vocab.piece(id).decode("utf-8", "surrogateescape"), id)
-        return SpecialTokens(ids)
+        pieces = self.vocab.pieces_of_type(*types)
+        return SpecialTokens({piece.decode("utf-8", "surrogateescape"): id for piece, id in pieces.items()})
 
     def _encode_word(self, word: str) -> list[int]:
         """Ids of one word, remembered for short ones."""

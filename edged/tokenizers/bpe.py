@@ -40,11 +40,11 @@ class Bpe(Tokenizer):
         name = meta.get(PREFIX + "pre")
         if name is None:
             log.warning("the model names no pretokenizer (%spre): the default one is used", PREFIX)
-        self._pretokenizer = PRETOKENIZERS.get(name or "default")
-        if self._pretokenizer is None:
-            raise BadModel(
-                f"{PREFIX}pre: unknown pretokenizer {name!r}", hint="known: " + ", ".join(sorted(PRETOKENIZERS))
-            )
+            name = "default"
+        if name not in PRETOKENIZERS:
+            known = ", ".join(sorted(PRETOKENIZERS))
+            raise BadModel(f"{PREFIX}pre: unknown pretokenizer {name!r}", hint=f"known: {known}")
+        self._pretokenizer = PRETOKENIZERS[name]
         self._rules = strings(meta, "merges")
         super().__init__(Vocabulary(meta, default_ids={}, add_bos=self._pretokenizer.add_bos))
 

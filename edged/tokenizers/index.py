@@ -6,6 +6,7 @@ they lie (a GGUF string array stays in the mapped file); a match is proven by co
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable
 from typing import Protocol
 
@@ -13,13 +14,14 @@ import numpy as np
 
 _MULTIPLIER = 0x9E3779B97F4A7C15  # 2**64 / golden ratio (Knuth, TAOCP 3, 6.4: multiplicative hashing)
 _MASK = (1 << 64) - 1
+_CHUNK = 16384  # strings hashed at once: the temporaries stay in the second-level cache and on the heap
 _REMEMBERED = 16384  # answers kept: the same pairs are asked for again and again
 
 
 class Strings(Protocol):
     """What a GGUF string array offers.
 
-    buffer: u8; string i is buffer[offsets[i] : offsets[i] + lengths[i]]; offsets, lengths: i32 (n,)
+    buffer: u8 (at least 8,); string i is buffer[offsets[i] : offsets[i] + lengths[i]]; offsets, lengths: i32 (n,)
     """
 
     buffer: np.ndarray
@@ -36,7 +38,7 @@ class PackedStrings:
 
     def __init__(self, strings: Iterable[str | bytes]) -> None:
         encoded = [s.encode("utf-8", "surrogateescape") if isinstance(s, str) else s for s in strings]
-        self.buffer = np.frombuffer(b"".join(encoded), np.uint8)
+        self.buffer = np.frombuffer(b"".join(encoded) + bytes(8), np.uint8)
         self.lengths = np.array([len(s) for s in encoded], np.int32)
         self.offsets = np.cumsum(self.lengths, dtype=np.int32) - self.lengths
 
@@ -50,29 +52,26 @@ class PackedStrings:
 
 
 class StringIndex:
-    """Buckets of string positions, about one string a bucket; equal strings: the lowest position is found."""
+    """Sorted hashes, each with the position of its string in the low bits. Of equal strings, the first is found."""
 
     def __init__(self, strings: Strings) -> None:
         lengths = strings.lengths
-        count = len(lengths)
-        hashes = _hash_all(strings.buffer, strings.offsets, lengths)
-        bits = max(count - 1, 1).bit_length()
-        self._shift = 64 - bits
-        buckets = hashes >> np.uint64(self._shift)
-        order = np.sort((buckets << np.uint64(32)) | np.arange(count, dtype=np.uint64))
-        starts = np.zeros((1 << bits) + 1, np.int32)
-        np.cumsum(np.bincount(buckets.astype(np.int64), minlength=1 << bits), out=starts[1:])
+        self._position_bits = max(len(lengths) - 1, 1).bit_length()
+        keys = _hash_all(strings.buffer, strings.offsets, lengths)
+        keys >>= np.uint64(self._position_bits)
+        keys <<= np.uint64(self._position_bits)
+        keys |= np.arange(len(lengths), dtype=np.uint64)
+        keys.sort()
         self._longest = int(lengths.max(initial=0))
         self._found: dict[bytes, int] = {}
-        # memoryviews: an element read is a Python int at once, several times cheaper than a numpy scalar
-        self._starts = memoryview(starts)
-        self._positions = memoryview(order.astype(np.uint32))
-        self._buffer = memoryview(strings.buffer)
-        self._offsets = memoryview(strings.offsets)
-        self._lengths = memoryview(lengths)
+        # .data: an element read from a memoryview is a Python int at once, several times cheaper than a numpy scalar
+        self._keys = keys.data
+        self._buffer = strings.buffer.data
+        self._offsets = strings.offsets.data
+        self._lengths = lengths.data
 
     def find(self, piece: bytes) -> int:
-        """Position of `piece`, or -1."""
+        """Position of `piece`, or -1. The empty string is never found."""
         position = self._found.get(piece)
         if position is None:
             position = self._search(piece)
@@ -83,15 +82,16 @@ class StringIndex:
 
     def _search(self, piece: bytes) -> int:
         length = len(piece)
-        if length > self._longest:
+        if not 0 < length <= self._longest:
             return -1
-        bucket = _hash_one(piece) >> self._shift
-        for entry in range(self._starts[bucket], self._starts[bucket + 1]):
-            position = self._positions[entry]
-            if self._lengths[position] == length:
-                offset = self._offsets[position]
-                if self._buffer[offset : offset + length] == piece:
-                    return position
+        prefix = _hash_one(piece) >> self._position_bits
+        at = bisect_left(self._keys, prefix << self._position_bits)
+        while at < len(self._keys) and self._keys[at] >> self._position_bits == prefix:
+            position = self._keys[at] & ((1 << self._position_bits) - 1)
+            offset = self._offsets[position]
+            if self._lengths[position] == length and self._buffer[offset : offset + length] == piece:
+                return position
+            at += 1
         return -1
 
 
@@ -105,18 +105,30 @@ def _hash_one(piece: bytes) -> int:
 
 
 def _hash_all(buffer: np.ndarray, offsets: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """u64 (n,): hashes of all strings, eight bytes a step; a string drops out when its bytes are used up."""
-    padded = np.zeros(len(buffer) + 8, np.uint8)  # the last word of the last string may end past the buffer
-    padded[:-8] = buffer
-    words = np.ndarray((len(buffer) + 1,), "<u8", padded, strides=(1,))  # the unaligned word at every byte
-    multiplier, half = np.uint64(_MULTIPLIER), np.uint64(32)
-    hashes = lengths.astype(np.uint64) * multiplier
-    alive = np.flatnonzero(lengths > 0)
-    at, rest = offsets[alive], lengths[alive]
+    """u64 (n,): hashes of all strings; an empty one gets an arbitrary value."""
+    hashes = np.empty(len(lengths), np.uint64)
+    for start in range(0, len(lengths), _CHUNK):
+        chunk = slice(start, start + _CHUNK)
+        hashes[chunk] = _hash_chunk(buffer, offsets[chunk], lengths[chunk])
+    return hashes
+
+
+def _hash_chunk(buffer: np.ndarray, at: np.ndarray, rest: np.ndarray) -> np.ndarray:
+    """Eight bytes of every string a step; a string drops out when its bytes are used up."""
+    last = len(buffer) - 8
+    words = np.ndarray((last + 1,), "<u8", buffer, strides=(1,))  # the unaligned word at every byte
+    hashes = rest.astype(np.uint64) * np.uint64(_MULTIPLIER)
+    alive = np.arange(len(rest))
     while len(alive):
-        unused = (8 * np.clip(8 - rest, 0, 7)).astype(np.uint64)  # bits of the word past the end of the string
-        value = (hashes[alive] ^ (words[at] << unused >> unused)) * multiplier
-        hashes[alive] = value ^ (value >> half)
+        start = np.minimum(at, last)  # near the end of the buffer: the last whole word, shifted
+        value = words[start] >> ((at - start) * 8).astype(np.uint64)
+        unused = np.clip(64 - 8 * rest, 0, 56).astype(np.uint64)  # bits of the word past the end of the string
+        value <<= unused
+        value >>= unused
+        value ^= hashes[alive]
+        value *= np.uint64(_MULTIPLIER)
+        value ^= value >> np.uint64(32)
+        hashes[alive] = value
         longer = np.flatnonzero(rest > 8)
         alive, at, rest = alive[longer], at[longer] + 8, rest[longer] - 8
     return hashes

@@ -1,7 +1,7 @@
 """Find special tokens in text: the pieces that are matched before anything else.
 
-`SpecialTokens(pieces).split(text) -> [text | id, ...]`, in order. The rule is that of llama.cpp: the longest piece first
-over the whole text, each from left to right; what it takes is closed to shorter ones.
+`SpecialTokens(pieces).split(text) -> [text | id, ...]`, in order. The rule is that of llama.cpp: the longest piece
+first over the whole text, each from left to right; what it takes is closed to shorter ones.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections.abc import Mapping
-from heapq import heapify, heappop, heappush
+from heapq import heappop, heappush
 
 
 class SpecialTokens:
@@ -18,17 +18,8 @@ class SpecialTokens:
     def __init__(self, ids: Mapping[str, int]) -> None:
         self._ids = {piece: id for piece, id in ids.items() if piece}
         self._sorted = sorted(self._ids)
-        # the longest other piece that a piece starts with: where to go on when the piece itself does not match
-        self._shorter: dict[str, str] = {}
-        chain: list[str] = []
-        for piece in self._sorted:
-            while chain and not piece.startswith(chain[-1]):
-                chain.pop()
-            self._shorter[piece] = chain[-1] if chain else ""
-            chain.append(piece)
-        first = "".join(sorted({piece[0] for piece in self._sorted}))
-        self._first = re.compile(f"[{re.escape(first)}]") if first else None
         self._longest = max(map(len, self._sorted), default=0)
+        self._starts = _starts(self._sorted)
 
     def split(self, text: str) -> list[str | int]:
         """Text and special ids in order; no empty text."""
@@ -45,33 +36,52 @@ class SpecialTokens:
 
     def _matches(self, text: str) -> list[tuple[int, str]]:
         """Where special tokens stand, ascending."""
-        if self._first is None:
-            return []
-        queue = []
-        for match in self._first.finditer(text):
-            piece = self._longest_at(text, match.start())
-            if piece:
-                queue.append((-len(piece), self._ids[piece], match.start(), piece))
-        heapify(queue)
-        taken = bytearray(len(text)) if queue else b""
+        queue: list[tuple[int, int, int, str]] = []
+        for match in self._starts.finditer(text) if self._starts else ():
+            start = match.start()
+            self._queue(queue, start, text[start : start + self._longest])
+        taken = bytearray(len(text)) if queue else bytearray()
         found = []
         while queue:
             _, _, start, piece = heappop(queue)
             if taken[start]:
                 continue
-            if any(taken[start : start + len(piece)]):
-                piece = self._shorter[piece]
-                if piece:
-                    heappush(queue, (-len(piece), self._ids[piece], start, piece))
+            end = start + len(piece)
+            if any(taken[start:end]):
+                self._queue(queue, start, piece[:-1])
                 continue
-            taken[start : start + len(piece)] = b"\1" * len(piece)
+            taken[start:end] = b"\1" * len(piece)
             found.append((start, piece))
         return sorted(found)
 
-    def _longest_at(self, text: str, start: int) -> str:
-        """The longest piece that text[start:] starts with: its predecessor in sorted order, or a prefix of that."""
-        at = bisect_right(self._sorted, text[start : start + self._longest])
-        piece = self._sorted[at - 1] if at else ""
-        while piece and not text.startswith(piece, start):
-            piece = self._shorter[piece]
-        return piece
+    def _queue(self, queue: list[tuple[int, int, int, str]], start: int, text: str) -> None:
+        """Queue the longest piece that `text`, which stands at `start`, begins with; equal lengths by id."""
+        piece = self._longest_prefix(text)
+        if piece:
+            heappush(queue, (-len(piece), self._ids[piece], start, piece))
+
+    def _longest_prefix(self, text: str) -> str:
+        """The longest piece that `text` begins with.
+
+        It sorts before `text` and begins like all pieces in between: so it begins the predecessor of `text` as well,
+        or is the predecessor.
+        """
+        while text:
+            at = bisect_right(self._sorted, text)
+            piece = self._sorted[at - 1] if at else ""
+            if text.startswith(piece):
+                return piece
+            text = text[: next(i for i, pair in enumerate(zip(piece, text, strict=False)) if pair[0] != pair[1])]
+        return ""
+
+
+def _starts(pieces: list[str]) -> re.Pattern[str] | None:
+    """Where a piece may start: its first character, followed by its second if it has one."""
+    seconds: dict[str, set[str]] = {}
+    for beginning in {piece[:2] for piece in pieces}:
+        seconds.setdefault(beginning[0], set()).add(beginning[1:])
+    options = []
+    for first, following in seconds.items():
+        ahead = "" if "" in following else f"(?=[{re.escape(''.join(sorted(following)))}])"
+        options.append(re.escape(first) + ahead)
+    return re.compile("|".join(options)) if options else None

@@ -101,7 +101,8 @@ class Vocabulary:
         self.bos_id, self.eos_id, self.unk_id = ids["bos"], ids["eos"], ids["unk"]
         self.add_bos = self._automatic(meta, "bos", add_bos, self.bos_id)
         self.add_eos = self._automatic(meta, "eos", False, self.eos_id)
-        self.eog_ids = frozenset(self._end_ids({ids[key] for key in END_KEYS} - {None}))
+        named = {id for key in END_KEYS if (id := ids[key]) is not None}
+        self.eog_ids = frozenset(named | self._end_ids())
 
     def piece(self, id: int) -> bytes:
         """The piece as it is stored. Raises IndexError outside 0 <= id < size."""
@@ -109,13 +110,20 @@ class Vocabulary:
             raise IndexError(f"token id {id} is outside the vocabulary of {self.size}")
         return self._strings.raw(id)
 
+    def pieces_of_type(self, *types: TokenType) -> dict[bytes, int]:
+        """Pieces with one of these types and their ids, the lowest of equal ones."""
+        wanted = np.zeros(256, bool)
+        wanted[list(types)] = True
+        ids = np.flatnonzero(wanted[self.types])[::-1]
+        starts = self._strings.offsets[ids]
+        ends = starts + self._strings.lengths[ids]
+        data = self._strings.buffer.data
+        spans = zip(starts.tolist(), ends.tolist(), ids.tolist(), strict=True)
+        return {bytes(data[start:end]): id for start, end, id in spans}
+
     def find(self, piece: bytes) -> int:
         """Lowest id of a piece, or -1."""
         return self._index.find(piece)
-
-    def ids_of_type(self, *types: TokenType) -> list[int]:
-        """Ids with one of these types, ascending."""
-        return np.flatnonzero(np.isin(self.types, types)).tolist()
 
     def preceding(self, mark: bytes) -> set[str]:
         """Characters that stand right before `mark` in any piece, other than `mark` itself."""
@@ -150,8 +158,8 @@ class Vocabulary:
             return False
         return wanted
 
-    def _end_ids(self, named: set[int]) -> set[int]:
-        """Ids that end an answer; sets the type of pieces whose text tells better what they are than the file does."""
+    def _end_ids(self) -> set[int]:
+        """Ids of pieces that end an answer; sets the type of pieces whose text tells more than the file does."""
         by_piece = {piece: id for piece in END_PIECES if (id := self.find(piece.encode())) >= 0}
         for family, piece, type in NOT_END_PIECES:
             if family <= by_piece.keys() and piece in by_piece:
@@ -160,7 +168,7 @@ class Vocabulary:
         for piece in SHOWN_PIECES:
             if (id := self.find(piece.encode())) >= 0:
                 self.types[id] = TokenType.USER_DEFINED
-        return named | set(by_piece.values())
+        return set(by_piece.values())
 
 
 def strings(meta: Mapping[str, Any], name: str) -> Strings:
@@ -177,8 +185,9 @@ def strings(meta: Mapping[str, Any], name: str) -> Strings:
 
 def _types(meta: Mapping[str, Any], size: int) -> np.ndarray:
     types = _numbers(meta, "token_type", size, np.int32, missing=TokenType.NORMAL)
-    known = (types >= TokenType.NORMAL) & (types <= TokenType.BYTE)
-    return np.where(known, types, TokenType.UNUSED).astype(np.uint8)
+    if types.min() < TokenType.NORMAL or types.max() > TokenType.BYTE:
+        types = np.where((types < TokenType.NORMAL) | (types > TokenType.BYTE), TokenType.UNUSED, types)
+    return types.astype(np.uint8)
 
 
 def _numbers(meta: Mapping[str, Any], name: str, size: int, dtype: type, missing: int = 0) -> np.ndarray:
