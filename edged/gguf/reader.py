@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import math
 import struct
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -38,8 +37,7 @@ _u64 = struct.Struct("<Q").unpack_from
 _TENSOR = {n: struct.Struct(f"<{n}QIQ") for n in range(1, MAX_DIMS + 1)}  # dimensions, type, offset
 
 
-@dataclass(frozen=True, slots=True)
-class TensorInfo:
+class TensorInfo(NamedTuple):
     """One tensor. `shape` is in GGML's order: shape[0] is the length of a row, in weights.
 
     `offset` counts from the start of the file; `address` is where the map has the first byte; `part` is the file it is
@@ -55,8 +53,7 @@ class TensorInfo:
     part: int = 0
 
 
-@dataclass(frozen=True)
-class Header:
+class Header(NamedTuple):
     """What one file says about itself. `kinds` has the value type of each key, of the elements for an array."""
 
     version: int

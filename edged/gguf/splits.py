@@ -13,7 +13,7 @@ from edged.errors import BadModel
 from edged.gguf.reader import Header
 
 MAX_PARTS = 1024  # 64 GB models in files of 1 GB have a tenth of that; a process may open about as many files
-_NAME = re.compile(r"(?P<prefix>.*)-(?P<no>\d{5})-of-(?P<count>\d{5})\.gguf")
+_NAME = r"(?P<prefix>.*)-(?P<no>\d{5})-of-(?P<count>\d{5})\.gguf"
 
 
 def part_paths(path: str, header: Header) -> list[str] | None:
@@ -28,7 +28,7 @@ def part_paths(path: str, header: Header) -> list[str] | None:
     if count > MAX_PARTS or no >= count:
         raise BadModel(f"{path}: claims to be part {no + 1} of {count}; at most {MAX_PARTS} parts are accepted")
     folder, name = os.path.split(path)
-    match = _NAME.fullmatch(name)
+    match = re.fullmatch(_NAME, name)
     if not match or (int(match["no"]), int(match["count"])) != (no + 1, count):
         prefix = match["prefix"] if match else name.removesuffix(".gguf")
         raise BadModel(

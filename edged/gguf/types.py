@@ -8,11 +8,10 @@ Source: ggml.h (enum ggml_type) and ggml-common.h (block_* structures) of llama.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 
-@dataclass(frozen=True)
-class GgmlType:
+class GgmlType(NamedTuple):
     """One tensor type: `block` consecutive weights of a row take `size` bytes."""
 
     name: str
