@@ -41,8 +41,7 @@ OUT = ROOT / "_built"
 
 def load_kernels() -> None:
     """Import every module that registers kernels: one per tensor type, one per op, the interpreter."""
-    names = [f"types.{t.name}" for t in TYPES if (ROOT / "types" / f"{t.name}.py").exists()]
-    #names = [f"types.{t.name}" for t in TYPES]
+    names = [f"types.{t.name}" for t in TYPES]
     names += sorted(f"ops.{path.stem}" for path in (ROOT / "ops").glob("*.py") if path.stem != "__init__")
     names += ["program_native"] if (ROOT / "program_native.py").exists() else []
     for name in names:

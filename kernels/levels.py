@@ -2,6 +2,10 @@
 
 `simd.py` says what each primitive means. A level is a target for LLVM, the values of the level-dependent parameters,
 and one IR text that defines every primitive `alwaysinline`; the build links it to the kernels of that level.
+
+The tile dot products are made of steps. A step multiplies 4 weights (`weights4` spreads them to all lanes) with 4
+activations of each token and adds to a narrow accumulator: 16-bit lanes on CPUs without a dot-product instruction,
+which hold `depth` steps. `tile_widen` adds that to a wide accumulator, `tile_finish` makes one sum per token of it.
 """
 
 from __future__ import annotations
@@ -15,19 +19,28 @@ from edged.kernels.table import LEVELS, Level
 
 @dataclass(frozen=True)
 class Target:
-    """How to compile for one level. `primitives`: LLVM IR text."""
+    """How to compile for one level.
+
+    steps: IR of the primitives but for the tile dots; narrow, wide: IR types of a tile dot's accumulators; depths:
+    steps that a narrow one holds, by weight class; lanes_row: lanes of a row-dot accumulator; bias: of panel bytes.
+    """
 
     level: Level
     triple: str
     cpu: str
     features: str
-    primitives: str
-    acc: str
+    steps: str
+    narrow: str
     wide: str
+    depths: dict[str, int]
     lanes_row: int
     bias: int
-    depths: dict[str, int]
     nr_futex: int
+
+    @property
+    def primitives(self) -> str:
+        """LLVM IR of every primitive."""
+        return self.steps + "".join(self._tile_dot(c, panels) for c in self.depths for panels in (1, 2))
 
     def values(self) -> dict[str, Any]:
         """The parameters of kernel bodies at this level."""
@@ -35,10 +48,36 @@ class Target:
         return {
             "level": self.level.name, "NT": n, "BIAS": self.bias, "NR_FUTEX": self.nr_futex,
             "i32xNT": simd.VECTORS[f"i32x{n}"], "f32xNT": simd.VECTORS[f"f32x{n}"],
-            "i8xNT4": simd.VECTORS[f"i8x{4 * n}"],
+            "i8xNT4": simd.VECTORS[f"i8x{4 * n}"], "f32xNT4": simd.VECTORS[f"f32x{4 * n}"],
             "i32xA": simd.VECTORS[f"i32x{self.lanes_row}"], "f32xA": simd.VECTORS[f"f32x{self.lanes_row}"],
-            "acc": simd.VECTORS[self.acc], "wide": simd.VECTORS[self.wide], "depths": self.depths,
         }  # fmt: skip
+
+    def _tile_dot(self, weights: str, panels: int) -> str:
+        """The primitive simd.tile_dot for one class of weights."""
+        n, steps = self.level.lanes, WEIGHTS_PER_SCALE[weights] // 4
+        lines = [f"%x{t} = getelementptr i8, ptr %x, i64 %o{t}" for t in range(panels)]
+        lines = [f"%o{t} = mul i64 %size, {t}" for t in range(panels)] + lines
+        for g in range(steps):
+            fresh, full = g % self.depths[weights] == 0, (g + 1) % self.depths[weights] == 0 or g == steps - 1
+            lines.append(f"%w{g} = call <{n} x i32> @edged.weights4(ptr %w, i64 {g})")
+            for t in range(panels):
+                step, narrow = f"{weights[0]}(<{4 * n} x i8> %v{t}.{g}, <{n} x i32> %w{g}", f"%s{t}.{g}"
+                lines += [
+                    f"%p{t}.{g} = getelementptr i8, ptr %x{t}, i64 {4 * n * g}",
+                    f"%v{t}.{g} = load <{4 * n} x i8>, ptr %p{t}.{g}, align 1",
+                    f"{narrow} = call {self.narrow} @edged.tile_mul_{step})" if fresh else
+                    f"{narrow} = call {self.narrow} @edged.tile_add_{step}, {self.narrow} %s{t}.{g - 1})",
+                ]  # fmt: skip
+                if full:
+                    before = [f"%wide{t}.{i}" for i in range(g) if (i + 1) % self.depths[weights] == 0]
+                    wide = f"{self.wide} {before[-1] if before else 'zeroinitializer'}"
+                    lines.append(
+                        f"%wide{t}.{g} = call {self.wide} @edged.tile_widen({wide}, {self.narrow} {narrow})"
+                    )
+        last = f"{self.wide} %wide{{}}.{steps - 1}"
+        lines += [f"%r{t} = call <{n} x i32> @edged.tile_finish({last.format(t)})" for t in range(panels)]
+        lines += [join("r", "r0", "r1", "i32", n), f"ret <{2 * n} x i32> %r"] if panels == 2 else [f"ret <{n} x i32> %r0"]
+        return define(f"<{panels * n} x i32> @edged.tile_dot_{weights}_{panels}(ptr %x, i64 %size, ptr %w)", *lines)
 
 
 def define(head: str, *lines: str) -> str:
@@ -152,7 +191,7 @@ _AVX2 = _X86 + _weights4_x86(8) + "".join((
            "%s = call <32 x i8> @llvm.x86.avx2.psign.b(<32 x i8> %a, <32 x i8> %x)",
            f"%r = {_MADDUBS_STEP}",
            "ret <16 x i16> %r"),
-    *(define(f"<16 x i16> @edged.tile_add_{sign}(<16 x i16> %acc, <32 x i8> %a, <8 x i32> %w)",
+    *(define(f"<16 x i16> @edged.tile_add_{sign}(<32 x i8> %a, <8 x i32> %w, <16 x i16> %acc)",
              f"%p = call <16 x i16> @edged.tile_mul_{sign}(<32 x i8> %a, <8 x i32> %w)",
              "%r = add <16 x i16> %acc, %p",
              "ret <16 x i16> %r") for sign in "us"),
@@ -178,12 +217,12 @@ _VNNI = _X86 + _weights4_x86(16) + "".join((
            "%r = call <8 x i32> @llvm.x86.avx512.vpdpwssd.256(<8 x i32> %acc, <16 x i16> %p, <16 x i16> %c)",
            "ret <8 x i32> %r"),
     # unsigned is the activation: it carries the bias of 128
-    *(define(f"<16 x i32> @edged.tile_add_{sign}(<16 x i32> %acc, <64 x i8> %a, <16 x i32> %w)",
+    *(define(f"<16 x i32> @edged.tile_add_{sign}(<64 x i8> %a, <16 x i32> %w, <16 x i32> %acc)",
              "%s = bitcast <16 x i32> %w to <64 x i8>",
              "%r = call <16 x i32> @llvm.x86.avx512.vpdpbusd.512(<16 x i32> %acc, <64 x i8> %a, <64 x i8> %s)",
              "ret <16 x i32> %r") for sign in "us"),
     *(define(f"<16 x i32> @edged.tile_mul_{sign}(<64 x i8> %a, <16 x i32> %w)",
-             f"%r = call <16 x i32> @edged.tile_add_{sign}(<16 x i32> zeroinitializer, <64 x i8> %a, <16 x i32> %w)",
+             f"%r = call <16 x i32> @edged.tile_add_{sign}(<64 x i8> %a, <16 x i32> %w, <16 x i32> zeroinitializer)",
              "ret <16 x i32> %r") for sign in "us"),
     define("<16 x i32> @edged.tile_widen(<16 x i32> %wide, <16 x i32> %acc)",
            "%r = add <16 x i32> %wide, %acc",
@@ -270,7 +309,7 @@ _DOTPROD = _ARM + f"declare <4 x i32> @{_SDOT}(<4 x i32>, <16 x i8>, <16 x i8>)\
     define("<4 x i32> @edged.dot_us(<4 x i32> %acc, <32 x i8> %u, <32 x i8> %s)",
            "%r = call <4 x i32> @edged.dot_ss(<4 x i32> %acc, <32 x i8> %u, <32 x i8> %s)",
            "ret <4 x i32> %r"),
-    *(define(f"<8 x i32> @edged.tile_add_{sign}(<8 x i32> %acc, <32 x i8> %u, <8 x i32> %w)",
+    *(define(f"<8 x i32> @edged.tile_add_{sign}(<32 x i8> %u, <8 x i32> %w, <8 x i32> %acc)",
              "%s = bitcast <8 x i32> %w to <32 x i8>",
              *_HALVES,
              piece("a0", "acc", "i32", 8, 0, 4),
@@ -280,7 +319,7 @@ _DOTPROD = _ARM + f"declare <4 x i32> @{_SDOT}(<4 x i32>, <16 x i8>, <16 x i8>)\
              join("r", "r0", "r1", "i32", 4),
              "ret <8 x i32> %r") for sign in "us"),
     *(define(f"<8 x i32> @edged.tile_mul_{sign}(<32 x i8> %a, <8 x i32> %w)",
-             f"%r = call <8 x i32> @edged.tile_add_{sign}(<8 x i32> zeroinitializer, <32 x i8> %a, <8 x i32> %w)",
+             f"%r = call <8 x i32> @edged.tile_add_{sign}(<32 x i8> %a, <8 x i32> %w, <8 x i32> zeroinitializer)",
              "ret <8 x i32> %r") for sign in "us"),
     define("<8 x i32> @edged.tile_widen(<8 x i32> %wide, <8 x i32> %acc)",
            "%r = add <8 x i32> %wide, %acc",
@@ -322,7 +361,7 @@ declare <4 x i32> @llvm.aarch64.neon.addp.v4i32(<4 x i32>, <4 x i32>)
              join("h", "p2", "p3", "i16", 8),
              join("r", "l", "h", "i16", 16),
              "ret <32 x i16> %r") for sign in "us"),
-    *(define(f"<32 x i16> @edged.tile_add_{sign}(<32 x i16> %acc, <32 x i8> %a, <8 x i32> %w)",
+    *(define(f"<32 x i16> @edged.tile_add_{sign}(<32 x i8> %a, <8 x i32> %w, <32 x i16> %acc)",
              f"%p = call <32 x i16> @edged.tile_mul_{sign}(<32 x i8> %a, <8 x i32> %w)",
              "%r = add <32 x i16> %acc, %p",
              "ret <32 x i16> %r") for sign in "us"),
@@ -346,20 +385,23 @@ declare <4 x i32> @llvm.aarch64.neon.addp.v4i32(<4 x i32>, <4 x i32>)
 
 _LEVEL = {level.name: level for level in LEVELS}
 _X86_TRIPLE, _ARM_TRIPLE = "x86_64-unknown-linux-gnu", "aarch64-unknown-linux-gnu"
-# depths: products of 4 weights that a 16-bit lane of `acc` holds, by weight class. Largest products: u4 15 * 127,
-# u5 31 * 127, s6 32 * 127, s8 128 * 127; vpmaddubsw has already added two of them.
-_DOT = {"u4": 8, "u5": 8, "s6": 8, "s8": 8}
+# Weight classes: unsigned 0 .. 15 and 0 .. 31, signed -32 .. 31 and -128 .. 127.
+WEIGHTS_PER_SCALE = {"u4": 32, "u5": 32, "s6": 16, "s8": 32}
+# A 16-bit lane of vpmaddubsw sums 2 products per step, of smull 1; the largest are 15, 31, 32 and 128 times 127.
+_DEPTHS_AVX2 = {"u4": 8, "u5": 4, "s6": 4, "s8": 1}
+_DEPTHS_NEON = {"u4": 8, "u5": 8, "s6": 4, "s8": 2}
+_DEPTHS_DOT = {weights: count // 4 for weights, count in WEIGHTS_PER_SCALE.items()}
 
 TARGETS: dict[str, Target] = {
     t.level.name: t
     for t in (
-        Target(_LEVEL["x86_64_vnni512"], _X86_TRIPLE, "x86-64-v4", "+avx512vnni,+avx512vbmi",
-               _VNNI + _VNNI_INSTRUCTIONS, "i32x16", "i32x16", 8, 128, _DOT, 202),
-        Target(_LEVEL["x86_64_v3"], _X86_TRIPLE, "x86-64-v3", "",
-               _AVX2, "i16x16", "i32x8", 8, 0, {"u4": 8, "u5": 4, "s6": 4, "s8": 1}, 202),
-        Target(_LEVEL["aarch64_dotprod"], _ARM_TRIPLE, "cortex-a76", "+dotprod",
-               _DOTPROD, "i32x8", "i32x8", 4, 0, _DOT, 98),
-        Target(_LEVEL["aarch64_neon"], _ARM_TRIPLE, "cortex-a72", "",
-               _NEON, "i16x32", "i32x16", 4, 0, {"u4": 8, "u5": 8, "s6": 8, "s8": 2}, 98),
+        Target(_LEVEL["x86_64_vnni512"], _X86_TRIPLE, "x86-64-v4", "+avx512vnni,+avx512vbmi", _VNNI + _VNNI_INSTRUCTIONS,
+               narrow="<16 x i32>", wide="<16 x i32>", depths=_DEPTHS_DOT, lanes_row=8, bias=128, nr_futex=202),
+        Target(_LEVEL["x86_64_v3"], _X86_TRIPLE, "x86-64-v3", "", _AVX2,
+               narrow="<16 x i16>", wide="<8 x i32>", depths=_DEPTHS_AVX2, lanes_row=8, bias=0, nr_futex=202),
+        Target(_LEVEL["aarch64_dotprod"], _ARM_TRIPLE, "cortex-a76", "+dotprod", _DOTPROD,
+               narrow="<8 x i32>", wide="<8 x i32>", depths=_DEPTHS_DOT, lanes_row=4, bias=0, nr_futex=98),
+        Target(_LEVEL["aarch64_neon"], _ARM_TRIPLE, "cortex-a72", "", _NEON,
+               narrow="<32 x i16>", wide="<16 x i32>", depths=_DEPTHS_NEON, lanes_row=4, bias=0, nr_futex=98),
     )
 }  # fmt: skip

@@ -464,6 +464,7 @@ load_f16 = primitive("edged.load_f16", f32, ptr)  # may read the 8 bytes from p
 load_f16_tail = primitive("edged.load_f16_tail", f32, ptr)  # may read the 8 bytes that end with the value
 bits_i8x32 = primitive("edged.bits32", i8x32, ptr)  # 32 bits at p -> 32 bytes of 0 or -1
 
+
 # Dot products of a row kernel: i32xA + dot of 32 bytes with 32 bytes, in any order of the lanes.
 dot_us = Param("dot_us", lambda v: primitive("edged.dot_us", v["i32xA"], v["i32xA"], i8x32, i8x32))  # u 0..31 x s
 dot_ss = Param("dot_ss", lambda v: primitive("edged.dot_ss", v["i32xA"], v["i32xA"], i8x32, i8x32))
@@ -474,15 +475,12 @@ dot_scaled2 = primitive("edged.dot_scaled2", i32x8, i32x8, i8x32, i8x32, i32x8)
 scales_u = primitive("edged.scales_u", i32x8, i8x8)  # 8 unsigned bytes in the form that dot_scaled wants
 scales_s = primitive("edged.scales_s", i32x8, i8x8)  # 8 signed bytes, likewise
 
-# Steps of a tile kernel, lanes are tokens. A step multiplies 4 weights (spread by `weights4`) with 4 activations of
-# each token and adds to a narrow accumulator `acc`; it holds DEPTH steps (16-bit lanes on CPUs without a dot-product
-# instruction), then `tile_widen` adds it to a wide one, which `tile_finish` turns into one sum per token.
-acc, wide = Param("acc"), Param("wide")
-_STEP = ("acc", "i8xNT4", "i32xNT")
-tile_mul_u = Param("tile_mul_u", lambda v: primitive("edged.tile_mul_u", v["acc"], *[v[t] for t in _STEP[1:]]))
-tile_mul_s = Param("tile_mul_s", lambda v: primitive("edged.tile_mul_s", v["acc"], *[v[t] for t in _STEP[1:]]))
-tile_add_u = Param("tile_add_u", lambda v: primitive("edged.tile_add_u", v["acc"], *[v[t] for t in _STEP]))
-tile_add_s = Param("tile_add_s", lambda v: primitive("edged.tile_add_s", v["acc"], *[v[t] for t in _STEP]))
-tile_widen = Param("tile_widen", lambda v: primitive("edged.tile_widen", v["wide"], v["wide"], v["acc"]))
-tile_finish = Param("tile_finish", lambda v: primitive("edged.tile_finish", v["i32xNT"], v["wide"]))
+# A tile kernel's dot product, lanes are tokens: (x, size, w) -> i32 of NT lanes per panel; SCALE weights at w with the
+# activations at x, x + size, ... of PANELS panels. `weights` is the class of the weights, see levels.py.
+tile_dot = Param(
+    "tile_dot",
+    lambda v: primitive(
+        f"edged.tile_dot_{v['weights']}_{v['PANELS']}", VECTORS[f"i32x{v['PANELS'] * v['NT']}"], ptr, i64, ptr
+    ),
+)
 weights4 = Param("weights4", lambda v: primitive("edged.weights4", v["i32xNT"], ptr, i64))  # 4 bytes at p + 4 g

@@ -173,6 +173,22 @@ STATE = np.dtype(
 # logit_rows: i32[n_logits], rows of region BODY. stop: i32, non-zero ends the step at the next op or row tile.
 # progress: i64, counts ops (thread 0), for the watchdog. scratch: one area of scratch_stride bytes per thread.
 
+# What the threads of a program share; 64-byte aligned. Each word that is polled has a cache line of its own.
+CONTROL = np.dtype(
+    {
+        "names": [
+            "generation", "sleepers", "ops", "n_ops", "state", "spin", "quit",
+            "arrived", "released", "stop", "progress",
+        ],
+        "formats": ["i4", "i4", "u8", "i8", "u8", "i8", "i4", "i4", "i4", "i4", "i8"],
+        "offsets": [0, 4, 8, 16, 24, 32, 40, 64, 128, 192, 256],
+        "itemsize": 320,
+    }
+)  # fmt: skip
+# generation: i32 futex word, one more per step; sleepers: workers that wait on it; quit: workers return.
+# arrived, released: the barrier; bit 0 of released says that the step ends here. spin: rounds of polling before a
+# thread sleeps (worker) or yields its processor (barrier).
+
 KV_BLOCK = 32  # positions in one block of the paged KV cache
 KV_PARTITION = 256  # attention reduces over fixed partitions of this many absolute positions
 ATTENTION_TILE = 16  # prompt rows that share the conversion of a KV block
@@ -220,6 +236,42 @@ OPS: tuple[Op, ...] = (
 # need no SYNC between them either. An op that reads what another thread wrote needs a SYNC before it; among the
 # elementwise ops rmsnorm and layernorm do too, as they read whole rows (and their d must not be their a).
 OP_BY_NAME = {op.name: op for op in OPS}
+
+
+# -- sampling ----------------------------------------------------------------------------------------------------------
+# Filters as in llama.cpp, in its order: bias, penalties, top-k, top-p, min-p, temperature, draw. temperature <= 0:
+# greedy; top_k <= 0, top_p >= 1, min_p <= 0, repeat 1, presence 0, frequency 0: off. draw: uniform in 0 .. 2**32 - 1.
+# bias_ids i32[n_bias], bias f32[n_bias]; seen_ids i32[n_seen] without repeats, seen_counts i32[n_seen].
+# scratch: sampling_scratch_bytes.
+
+SAMPLING = np.dtype(
+    {
+        "names": [
+            "temperature", "top_p", "min_p", "repeat", "presence", "frequency", "top_k", "draw",
+            "n_bias", "n_seen", "bias_ids", "bias", "seen_ids", "seen_counts", "scratch",
+        ],
+        "formats": ["f4"] * 6 + ["i4", "u4"] + ["i8"] * 2 + ["u8"] * 5,
+        "offsets": [0, 4, 8, 12, 16, 20, 24, 28, 32, 40, 48, 56, 64, 72, 80],
+        "itemsize": 96,
+    }
+)  # fmt: skip
+SAMPLE_NOT_FINITE, SAMPLE_NO_TOKEN = -1, -2  # results of `sample`: NaN or +inf among the logits; all of them -inf
+
+
+def sampling_scratch_bytes(n_vocab: int, n_bias: int, n_seen: int) -> int:
+    """Candidates i32[n_vocab], then the logits that bias and penalties change: f32[n_bias + n_seen]."""
+    return align64(4 * (n_vocab + n_bias + n_seen))
+
+
+# -- functions called from Python --------------------------------------------------------------------------------------
+
+FUNCTIONS = {
+    "program_step": "ptr, i64 -> i64",  # control, threads -> 1 done, 0 stopped
+    "program_worker": "ptr, i64, i64",  # control, thread, threads; returns after program_quit
+    "program_quit": "ptr",  # control
+    "sample": "ptr, i64, ptr -> i64",  # logits f32[n], n, SAMPLING record -> token id, or SAMPLE_* below zero
+    "logprobs": "ptr, i64, i64, i64, ptr, ptr -> f32",  # logits f32[n], n, id, top, ids i32[top], values f32[top]
+}
 
 
 def partials_bytes(max_decode: int, max_prompt: int, n_heads: int, head_dim: int, n_ctx: int) -> int:

@@ -2,7 +2,8 @@
 
 `expand(f, values)` returns a copy of the Python function f in which
 
-- every global that is a `Param` has its value for this CPU level (integers as literals, types as globals),
+- every global that is a `Param` has its value for this CPU level,
+- every global that is an integer is a literal,
 - every global that is a `Helper` is the inlined function, specialised the same way,
 - `for j in static(n)` loops are written out, `if` over constants is folded,
 - `acc[r, t]` with constant indices is a plain local variable: an array held in registers.
@@ -54,13 +55,14 @@ def expand(function: Any, values: dict[str, Any]) -> Any:
     assert isinstance(definition, ast.FunctionDef)
     definition.decorator_list = []
     constants = {}
-    for name in {n.id for n in ast.walk(tree) if isinstance(n, ast.Name)}:
+    names = [n for n in ast.walk(tree) if isinstance(n, ast.Name)]
+    local = {a.arg for a in definition.args.args} | {n.id for n in names if isinstance(n.ctx, ast.Store)}
+    for name in {n.id for n in names} - local:
         value = scope.get(name)
         if isinstance(value, Param):
-            value = value.value(values)
-            scope[name] = value
-            if isinstance(value, int):
-                constants[name] = value
+            value = scope[name] = value.value(values)
+        if isinstance(value, int):
+            constants[name] = value
         elif isinstance(value, Helper):
             scope[name] = _inlined(value, values)
     tree = ast.fix_missing_locations(_Unroll().visit(_Substitute(constants).visit(tree)))

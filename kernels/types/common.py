@@ -26,13 +26,16 @@ _ROWS = "ptr, i64, i64, i64, i64, ptr, i64, ptr, i64, i64"
 _dot1, _dot2, _dot4 = Param("dot1"), Param("dot2"), Param("dot4")
 
 
-def rows_kernel(name):
-    """Decorator of the row-dot body (w, stride, r0, r1, k, x, xstride, y, ldy, add) of tensor type `name`."""
+def rows_kernel(name, **values):
+    """Decorator of the row-dot body (w, stride, r0, r1, k, x, xstride, y, ldy, add) of tensor type `name`.
+
+    values: parameters of the body.
+    """
 
     def register(body):
         parts = {}
         for rows in (1, 2, 4):
-            export(_ROWS, name=f"dot{rows}_{name}", internal=True, ROWS=rows)(body)
+            export(_ROWS, name=f"dot{rows}_{name}", internal=True, ROWS=rows, **values)(body)
             parts[f"dot{rows}"] = extern(f"dot{rows}_{name}", _ROWS)
         export("ptr, i64, i64, i64, i64, ptr, ptr, i64", name=f"matvec_{name}", **parts)(matvec)
         export("ptr, i64, i64, i64, i64, ptr, i64, i64, ptr, i64, i64", name=f"matvec_rows_{name}", **parts)(matvec_rows)
