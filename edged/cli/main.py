@@ -35,6 +35,15 @@ class Commands(click.Group):
         command: click.Command = importlib.import_module(f"edged.cli.{cmd_name}").command
         return command
 
+    def invoke(self, ctx: click.Context) -> object:
+        try:
+            status = super().invoke(ctx)
+            sys.stdout.flush()
+            return status
+        except BrokenPipeError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # nothing more can be written, not even at exit
+            return 141
+
 
 @click.command(
     cls=Commands,
@@ -55,7 +64,6 @@ def run(args: list[str] | None = None) -> int:
     """Run one command; its exit status. Every error is printed here and nowhere else."""
     try:
         status: int | None = cli.main(args, prog_name="edged", standalone_mode=False)
-        sys.stdout.flush()
     except click.ClickException as e:
         e.show()
         return e.exit_code
@@ -64,11 +72,8 @@ def run(args: list[str] | None = None) -> int:
         if e.hint:
             click.echo(f"hint: {e.hint}", err=True)
         return 1
-    except (KeyboardInterrupt, click.Abort):
+    except click.Abort:  # click's word for KeyboardInterrupt
         return 130
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # nothing more can be written, not even at exit
-        return 141
     return status or 0
 
 
