@@ -82,8 +82,3 @@ def exponentials(scores, n, m):
         total = total + p
         store(f32x8, scores + i * 32, p)
     return hsum(total)
-
-
-@helper
-def exp_of(x):
-    return get(vexp(splat(f32x8, x)), 0)

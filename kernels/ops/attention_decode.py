@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from edged.kernels.export import export, extern, helper
 from edged.kernels.ops.attention_cache import (
-    MINUS_INF, exp_of, exponentials, first_visible, head_block, max_of, position, prepare, row_max, table_of,
+    MINUS_INF, exponentials, first_visible, head_block, max_of, position, prepare, row_max, table_of,
 )  # fmt: skip
 from edged.kernels.ops.dispatch import choose
+from edged.kernels.ops.elementary import exp_of
 from edged.kernels.ops.record import F0, F1, I0, I1, I2, N_DECODE, STOP, A, B, D, K, N, scratch, share
 from edged.kernels.simd import (
     atomic_load, concat, cvt_f32, f16x8, f32, f32x4, f32x8, fma, high, i32, i64, load, low, ptr, shuffle, splat,

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from edged.kernels.export import export, extern, helper
 from edged.kernels.ops.attention_cache import (
-    MINUS_INF, exp_of, exponentials, first_visible, head_block, max_of, position, prepare, row_max, table_of,
+    MINUS_INF, exponentials, first_visible, head_block, max_of, position, prepare, row_max, table_of,
 )  # fmt: skip
+from edged.kernels.ops.elementary import exp_of
 from edged.kernels.ops.record import (
     F0, F1, I0, I1, I2, MAX_DECODE, N_PROMPT, SEQ, STOP, A, D, K, scratch,
 )  # fmt: skip

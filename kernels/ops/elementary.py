@@ -1,13 +1,13 @@
-"""exp, tanh and the logistic function on eight floats, within 2 ulp; NaN in, NaN out. Build-time only."""
+"""exp, log, tanh and the logistic function on eight floats, within 2 ulp; NaN in, NaN out. Build-time only."""
 
 from __future__ import annotations
 
 from edged.kernels.export import helper
 from edged.kernels.simd import (
-    bitcast, cvt_i32, f32, f32x8, fma, i32, i32x8, shl, splat, vabs, vround, where_gt,
+    ashr, bitcast, cvt_f32, cvt_i32, f32, f32x8, fma, get, i32, i32x8, shl, splat, vabs, vround, where_gt,
 )  # fmt: skip
 
-EXP_MAX = 89.0  # exp overflows to inf above 88.73
+EXP_MAX = 89.0  # results above 2**127.5 are inf
 EXP_MIN = -87.33  # results below the smallest normal number are flushed to zero
 
 
@@ -28,6 +28,40 @@ def vexp(x):
     p = fma(p * r, r, r + splat(f32x8, f32(1.0)))
     y = p * bitcast(f32x8, shl(cvt_i32(n) + splat(i32x8, i32(127)), 23))
     return where_gt(splat(f32x8, f32(EXP_MIN)), x, splat(f32x8, f32(0.0)), y)
+
+
+@helper
+def exp_of(x):
+    """e**x of one float."""
+    return get(vexp(splat(f32x8, x)), 0)
+
+
+@helper
+def vlog(x):
+    """ln x of normal positive x. Cephes logf: x = 2**n (1 + z) with 1 + z in sqrt(1/2)..sqrt(2), a polynomial in z."""
+    bits = bitcast(i32x8, x) - splat(i32x8, i32(0x3F3504F3))  # sqrt(1/2)
+    n = cvt_f32(ashr(bits, 23))
+    mantissa = (bits & splat(i32x8, i32(0x7FFFFF))) + splat(i32x8, i32(0x3F3504F3))
+    z = bitcast(f32x8, mantissa) - splat(f32x8, f32(1.0))
+    p = splat(f32x8, f32(7.0376836292e-2))
+    p = fma(p, z, splat(f32x8, f32(-1.1514610310e-1)))
+    p = fma(p, z, splat(f32x8, f32(1.1676998740e-1)))
+    p = fma(p, z, splat(f32x8, f32(-1.2420140846e-1)))
+    p = fma(p, z, splat(f32x8, f32(1.4249322787e-1)))
+    p = fma(p, z, splat(f32x8, f32(-1.6668057665e-1)))
+    p = fma(p, z, splat(f32x8, f32(2.0000714765e-1)))
+    p = fma(p, z, splat(f32x8, f32(-2.4999993993e-1)))
+    p = fma(p, z, splat(f32x8, f32(3.3333331174e-1)))
+    zz = z * z
+    y = fma(n, splat(f32x8, f32(-2.12194440e-4)), p * zz * z)
+    y = fma(zz, splat(f32x8, f32(-0.5)), y)
+    return fma(n, splat(f32x8, f32(0.693359375)), z + y)
+
+
+@helper
+def log_of(x):
+    """ln x of one normal positive float."""
+    return get(vlog(splat(f32x8, x)), 0)
 
 
 @helper

@@ -1,0 +1,134 @@
+"""The run-time side of the interpreter: an op table, its threads, and one native call per step.
+
+    program = Program(library, ops, threads=2)
+    completed = program.step(state)     # False: `stop` ended it
+    program.stop()                      # from any thread: ends the step in progress, or else the next one
+    program.close()
+
+The calling thread works too; the other threads are Python daemon threads inside one native call each, without the GIL,
+that sleep on a futex between steps. A stopped step has no result: logits are unusable, and its rows of the KV cache
+are to be written again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import weakref
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from edged.errors import EdgedError
+from edged.kernels.table import CONTROL, OP, OP_BY_NAME, STATE, align64, attention_scratch_bytes, tile_scratch_bytes
+
+if TYPE_CHECKING:
+    from edged.kernels.load import Library
+
+SPIN = 2000  # rounds of polling before a thread sleeps or yields: some 20 to 50 microseconds
+
+
+def scratch_bytes(ops: np.ndarray) -> int:
+    """Scratch that one thread needs for a program. ops: OP records."""
+    need = 0
+    for op in ops:
+        if op["op"] == OP_BY_NAME["matmul"].code:
+            need = max(need, tile_scratch_bytes(int(op["k"])))
+        elif op["op"] == OP_BY_NAME["attention"].code:
+            heads, kv_heads, dim = (int(op["i"][i]) for i in range(3))
+            need = max(need, attention_scratch_bytes(heads, kv_heads, dim))
+    return align64(need)
+
+
+def aligned(size: int) -> np.ndarray:
+    """Zeroed bytes whose address is a multiple of 64."""
+    raw = np.zeros(size + 64, np.uint8)
+    skip = -address(raw) % 64
+    return raw[skip : skip + size]
+
+
+def address(array: np.ndarray) -> int:
+    """Address of the first element."""
+    return int(array.__array_interface__["data"][0])
+
+
+class Program:
+    """An op table and the threads that run it. One thread may call `step`; any may call `stop`."""
+
+    def __init__(self, library: Library, ops: np.ndarray, threads: int, *, spin: int | None = None) -> None:
+        """ops: OP records, used in place: addresses in them may change between steps.
+
+        spin: rounds of polling before a thread sleeps; None: SPIN, or none at all when there are more threads than
+        processors.
+        """
+        if spin is None:
+            spin = SPIN if threads <= len(os.sched_getaffinity(0)) else 0
+        self._ops = np.ascontiguousarray(ops, OP)
+        self._library = library
+        self._threads = threads
+        self._lock = threading.Lock()  # a step and `close` exclude each other
+        stride = scratch_bytes(self._ops)
+        self._scratch, self._scratch_stride = aligned(threads * stride), stride
+        self._state = aligned(STATE.itemsize).view(STATE)
+        raw = aligned(CONTROL.itemsize)
+        self._control = raw.view(CONTROL)
+        self._control["ops"], self._control["n_ops"] = address(self._ops), len(self._ops)
+        self._control["state"], self._control["spin"] = address(self._state), spin
+        self._address = address(raw)
+        workers = [
+            threading.Thread(target=_work, args=(library, raw, i, threads), name=f"edged-worker-{i}", daemon=True)
+            for i in range(1, threads)
+        ]
+        for worker in workers:
+            worker.start()
+        self._finalizer = weakref.finalize(self, _quit, library, raw, workers)
+
+    def step(self, state: np.ndarray) -> bool:
+        """Run the program on the rows that `state` (one STATE record) describes. False: it was stopped.
+
+        stop, progress, scratch and scratch_stride are filled in here.
+        """
+        with self._lock:
+            if not self._finalizer.alive:
+                raise EdgedError("the program is closed")
+            mine = self._state
+            mine[:] = state
+            mine["stop"] = self._address + _offset("stop")
+            mine["progress"] = self._address + _offset("progress")
+            mine["scratch"], mine["scratch_stride"] = address(self._scratch), self._scratch_stride
+            done = self._library.program_step(self._address, self._threads)
+            if not done:
+                self._control["stop"] = 0
+            return bool(done)
+
+    def stop(self) -> None:
+        """End the step in progress at its next row tile; if there is none, the next step ends at once."""
+        self._control["stop"] = 1
+
+    @property
+    def progress(self) -> int:
+        """Ops done since the program was made: stands still only between steps or when a step hangs."""
+        return int(self._control["progress"][0])
+
+    def close(self) -> None:
+        """End the worker threads, after the step in progress. Idempotent."""
+        with self._lock:
+            self._finalizer()
+
+
+def _offset(name: str) -> int:
+    return int(CONTROL.fields[name][1])  # type: ignore[index]
+
+
+def _work(library: Library, control: np.ndarray, thread: int, threads: int) -> None:
+    with contextlib.suppress(OSError), open(f"/proc/self/task/{threading.get_native_id()}/comm", "w") as name:
+        name.write(threading.current_thread().name)  # for top and perf; Python sets it only since 3.14
+    library.program_worker(address(control), thread, threads)
+
+
+def _quit(library: Library, control: np.ndarray, workers: list[threading.Thread]) -> None:
+    # Must hold no reference to the Program, so that an abandoned one is collected and its threads end.
+    library.program_quit(address(control))
+    for worker in workers:
+        worker.join(timeout=5.0)
