@@ -85,12 +85,16 @@ class Tokenizer(ABC):
 
     def is_control(self, id: int) -> bool:
         """Whether a token is a mark for the model, not text."""
-        return bool(self.vocab.types[id] in (TokenType.CONTROL, TokenType.UNKNOWN))
+        return self.vocab.types.item(id) in (TokenType.CONTROL, TokenType.UNKNOWN)
 
     def control_pieces(self) -> list[str]:
         """Texts that `special` turns into control tokens."""
         pieces = self.vocab.pieces_of_type(TokenType.CONTROL, TokenType.UNKNOWN)
         return [piece.decode("utf-8", "replace") for piece in pieces if piece]
+
+    def special_parts(self, text: str) -> list[str | int]:
+        """Text and the ids of the special tokens in it, as `encode(text, special=True)` finds them."""
+        return self._all_special.split(text)
 
     @abstractmethod
     def _encode_plain(self, text: str, after_special: bool) -> list[int]:
@@ -134,12 +138,17 @@ class Tokenizer(ABC):
         """Ids of merged symbols; bytes that no piece stands for are the unknown token, or nothing if there is none."""
         ids = []
         for symbol in symbols:
-            id = self.vocab.find(symbol)
+            id = self._find_text(symbol)
             ids += [id] if id >= 0 else self._fallback(symbol)
         if -1 in ids:
             unknown = [] if self.vocab.unk_id is None else [self.vocab.unk_id]
             ids = [known for id in ids for known in ([id] if id >= 0 else unknown)]
         return ids
+
+    def _find_text(self, piece: bytes) -> int:
+        """Id that plain text may become, or -1: merges must not end in a control token either."""
+        id = self.vocab.find(piece)
+        return -1 if id >= 0 and self.is_control(id) else id
 
     @abstractmethod
     def _merge_word(self, word: str) -> list[int]:

@@ -58,7 +58,7 @@ class Bpe(Tokenizer):
     def _merge_word(self, word: str) -> list[int]:
         symbols = [_ENCODED[byte] for byte in word.encode("utf-8", "surrogateescape")]
         if self._pretokenizer.ignore_merges:
-            whole = self.vocab.find(b"".join(symbols))
+            whole = self._find_text(b"".join(symbols))
             if whole >= 0:
                 return [whole]
         find = self._merges.find

@@ -41,7 +41,7 @@ class Spm(Tokenizer):
         return [id for part in self._cut.split(text.replace(" ", _SPACE)) for id in self._encode_word(part)]
 
     def _merge_word(self, word: str) -> list[int]:
-        find, score = self.vocab.find, self.vocab.scores.item
+        find, score = self._find_text, self.vocab.scores.item
 
         def cost(left: bytes, right: bytes) -> float | None:
             id = find(left + right)

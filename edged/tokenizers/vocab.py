@@ -33,7 +33,8 @@ class TokenType(IntEnum):
     BYTE = 6
 
 
-# Pieces that end an answer, whatever ids the metadata names. Source: llama.cpp, llama-vocab.cpp, special_eog_ids.
+# Pieces that end an answer, whatever ids the metadata names. Source: llama.cpp, llama-vocab.cpp, special_eog_ids. Its
+# "</s>" is left out: Gemma has it as an HTML tag, and models that end with it name it as their eos.
 END_PIECES = (
     "<|eot_id|>",
     "<|im_end|>",
@@ -44,7 +45,6 @@ END_PIECES = (
     "<|calls|>",
     "<end_of_turn>",
     "<|endoftext|>",
-    "</s>",
     "<|eom_id|>",
     "<EOT>",
     "_<EOT>",
@@ -71,12 +71,9 @@ END_PIECES = (
     "<|file_sep|>",
 )
 END_KEYS = ("eos", "eot", "eom", "fim_pad", "fim_rep", "fim_sep")
-# Piece sets of one model family that take one piece off that list again. Same source.
-NOT_END_PIECES = (
-    ({"<|return|>", "<|call|>"}, "<|end|>", TokenType.USER_DEFINED),
-    ({"<|calls|>", "<|flush|>"}, "<|end|>", TokenType.USER_DEFINED),
-    ({"<|tool_response>"}, "</s>", TokenType.NORMAL),
-)
+# Pairs that take <|end|> off that list again: there it ends a message, not the answer. Same source.
+MESSAGE_END = "<|end|>"
+MESSAGE_END_FAMILIES = ({"<|return|>", "<|call|>"}, {"<|calls|>", "<|flush|>"})
 # Channel marks that are shown as text. Same source.
 SHOWN_PIECES = ("<|channel|>", "<|message|>", "<|start|>", "<|constrain|>")
 
@@ -161,9 +158,8 @@ class Vocabulary:
     def _end_ids(self) -> set[int]:
         """Ids of pieces that end an answer; sets the type of pieces whose text tells more than the file does."""
         by_piece = {piece: id for piece in END_PIECES if (id := self.find(piece.encode())) >= 0}
-        for family, piece, type in NOT_END_PIECES:
-            if family <= by_piece.keys() and piece in by_piece:
-                self.types[by_piece.pop(piece)] = type
+        if MESSAGE_END in by_piece and any(family <= by_piece.keys() for family in MESSAGE_END_FAMILIES):
+            self.types[by_piece.pop(MESSAGE_END)] = TokenType.USER_DEFINED
         self.types[list(by_piece.values())] = TokenType.CONTROL
         for piece in SHOWN_PIECES:
             if (id := self.find(piece.encode())) >= 0:
