@@ -32,7 +32,7 @@ TINY = 1e-35  # blocks with a smaller maximum become zero: 127 / max would overf
 
 def quantised(x: np.ndarray, kind: ActKind) -> tuple[np.ndarray, np.ndarray]:
     """q: i8 (rows, k), d: f32 (rows, k / block) of rows x: f32 (rows, k)."""
-    blocks = x.reshape(len(x), -1, ACT_BLOCK[kind])
+    blocks = x.reshape(len(x), x.shape[1] // ACT_BLOCK[kind], ACT_BLOCK[kind])
     peak = np.abs(blocks).max(-1)
     with np.errstate(divide="ignore", over="ignore"):
         inverse = np.where(peak > TINY, np.float32(127) / peak, np.float32(0))
@@ -49,13 +49,13 @@ def reference_rows(x: np.ndarray, kind: ActKind) -> np.ndarray:
         columns_ = [x]
     else:
         q, d = quantised(x, kind)
-        sums = q.reshape(n, -1, 32).sum(-1, dtype=np.int32)
+        sums = q.reshape(n, k // 32, 32).sum(-1, dtype=np.int32)
         if kind == ACT_Q8_32:
             columns_ = [q, d, d * sums.astype(np.float32)]
         else:
-            columns_ = [q, d, sums, q.reshape(n, -1, 16).sum(-1, dtype=np.int16)]
+            columns_ = [q, d, sums, q.reshape(n, k // 16, 16).sum(-1, dtype=np.int16)]
     for offset, column in zip(parts, columns_, strict=False):
-        raw = np.ascontiguousarray(column).view(np.uint8).reshape(n, -1)
+        raw = np.ascontiguousarray(column).view(np.uint8)
         out[:, offset : offset + raw.shape[1]] = raw
     return out
 
@@ -66,12 +66,12 @@ def reference_panels(x: np.ndarray, kind: ActKind, lanes: int, bias: int) -> np.
     x = np.concatenate([x, np.zeros((-len(x) % lanes, k), np.float32)])
     parts = act_panel_parts(kind, k, lanes)
     out = np.zeros((len(x) // lanes, parts[-1]), np.uint8)
-    for panel, rows in zip(out, x.reshape(-1, lanes, k), strict=True):
+    for panel, rows in zip(out, x.reshape(len(out), lanes, k), strict=True):
         if kind == ACT_F32:
             columns_ = [rows.T]
         else:
             q, d = quantised(rows, kind)
-            sums = q.reshape(lanes, -1, 32).sum(-1, dtype=np.int32).astype(np.float32)
+            sums = q.reshape(lanes, k // 32, 32).sum(-1, dtype=np.int32).astype(np.float32)
             packed = (q.astype(np.int16) + bias).astype(np.uint8).reshape(lanes, k // 4, 4).transpose(1, 0, 2)
             columns_ = [packed, d.T, (np.repeat(d, ACT_BLOCK[kind] // 32, 1) * sums).T]
         for offset, column in zip(parts, columns_, strict=False):
