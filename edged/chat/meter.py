@@ -1,7 +1,7 @@
 """The work a template may cause: every operation pays for the text it handles from one budget.
 
 What costs too much ends in BadTemplate, at the same place on every machine, without a clock. Where a result may be
-larger than the operands, it is paid for before it is made.
+larger than the operands, it is paid for ahead.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from jinja2.runtime import LoopContext, Namespace
 
 from edged.errors import BadTemplate
 
-BUDGET = 1_000_000  # units: one for an operation, and one for each UNIT characters it handles
+BUDGET = 400_000  # units: one for an operation, and one for each UNIT characters it handles
+INPUT_SHARE = 32  # ... and so many times what handling the input once takes
 UNIT = 64
 _LARGEST_INT = 4096  # bits
 _DEEPEST = 64  # containers inside each other
@@ -30,11 +31,10 @@ class Meter:
     """What one rendering may still spend."""
 
     def __init__(self, variables: Mapping[str, Any]) -> None:
-        self._left = BUDGET
         # sizes of the containers of the input, which are looked at many times; they outlive the meter
         self._known: dict[int, int] = {}
-        for value in variables.values():
-            self._size(value, 0, self._known)
+        size = sum(self._size(value, 0, self._known) for value in variables.values())
+        self._left = BUDGET + INPUT_SHARE * size // UNIT
 
     def pay(self, characters: int) -> None:
         """Take the price of one operation on so many characters."""
@@ -85,8 +85,8 @@ class Meter:
             return len(value)
         if isinstance(value, int) and value.bit_length() > _LARGEST_INT:
             raise BadTemplate(f"the chat template makes a number of more than {_LARGEST_INT} bits")
-        if isinstance(value, Namespace) and depth:
-            raise BadTemplate("the chat template puts a namespace into a list")  # its text would be without bound
+        if depth:
+            refuse_namespaces((value,))
         if not isinstance(value, list | tuple | dict):
             return 0
         if id(value) in self._known:
@@ -100,6 +100,12 @@ class Meter:
         if sizes is not None:
             sizes[id(value)] = size
         return size
+
+
+def refuse_namespaces(values: Iterable[Any]) -> None:
+    """Raise BadTemplate for a namespace where it might become text or an element: it may hold itself."""
+    if any(isinstance(value, Namespace) for value in values):
+        raise BadTemplate("the chat template uses a namespace as a value")
 
 
 class Rounds:

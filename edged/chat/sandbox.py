@@ -19,14 +19,14 @@ from typing import Any, NoReturn
 from jinja2 import Template, TemplateError, nodes, pass_context
 from jinja2.ext import Extension, LoopControlExtension
 from jinja2.parser import Parser
-from jinja2.runtime import Context, LoopContext, Namespace
+from jinja2.runtime import Context, LoopContext, Macro, Namespace
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.visitor import NodeTransformer
 
-from edged.chat.meter import Meter, Rounds
+from edged.chat.meter import UNIT, Meter, Rounds, refuse_namespaces
 from edged.errors import BadTemplate
 
-LONGEST_SOURCE = 256 * 1024  # characters; the templates of large models have about 20 000
+LONGEST_SOURCE = 128 * 1024  # characters; the templates of large models have about 20 000
 
 
 def _names(text: str) -> frozenset[str]:
@@ -55,6 +55,10 @@ _METHODS: dict[type, frozenset[str]] = {
     """),
 }
 _LARGEST_INDENT = 8
+# ahead of what their operands cost, so that a unit is about a microsecond whatever it is spent on
+_CALL = 8 * UNIT
+_FILTER = 4 * UNIT
+_CALL_VARIABLES = ("_loop_vars", "_block_vars")  # what jinja2 passes along
 _NOT_ASCII = re.compile("[^\0-\x7f]")
 # names of the filters that _Instrument puts into a template
 _METERED, _PRINTED, _ROUNDS = "metered value", "printed value", "metered rounds"
@@ -95,10 +99,11 @@ class Sandbox(ImmutableSandboxedEnvironment):
             "raise_exception": _raise_exception,
             "strftime_now": _strftime_now,
         }
-        filters = {name: filter for name, filter in self.filters.items() if name in _FILTERS} | {"tojson": _tojson}
-        self.filters = {name: self._metered(name, filter) for name, filter in filters.items()}
+        filters: dict[str, Any] = {name: self.filters[name] for name in _FILTERS} | {"tojson": _tojson}
+        self.filters = {name: self._metered(name, filter, is_filter=True) for name, filter in filters.items()}
         self.filters |= {_METERED: _metered, _PRINTED: _printed, _ROUNDS: _rounds}
-        self.tests = {name: self._metered(name, test) for name, test in self.tests.items() if name in _TESTS}
+        tests: dict[str, Any] = {name: self.tests[name] for name in _TESTS}
+        self.tests = {name: self._metered(name, test, is_filter=False) for name, test in tests.items()}
         self.meter = Meter({})
         self.marks: Collection[str] = ()
         self._lock = threading.Lock()
@@ -144,25 +149,32 @@ class Sandbox(ImmutableSandboxedEnvironment):
 
     def call(self, context: Context, obj: Any, /, *args: Any, **kwargs: Any) -> Any:
         """A macro, a global or a method."""
-        owner = getattr(obj, "__self__", None)
-        self.meter.charge(owner, *args, *(v for name, v in kwargs.items() if name not in ("_loop_vars", "_block_vars")))
+        meter, owner = self.meter, getattr(obj, "__self__", None)
+        operands = (owner, *args, *(value for name, value in kwargs.items() if name not in _CALL_VARIABLES))
+        meter.pay(_CALL)
+        meter.charge(*operands)
+        if not isinstance(obj, Macro) and obj is not Namespace:
+            refuse_namespaces(operands)
         if isinstance(owner, str):
-            self.meter.grow(obj.__name__, *((*args, owner) if obj.__name__ == "join" else (owner, *args)))
-        return self.meter.kept(super().call(context, obj, *args, **kwargs))
+            meter.grow(obj.__name__, *((*args, owner) if obj.__name__ == "join" else (owner, *args)))
+        return meter.kept(super().call(context, obj, *args, **kwargs))
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
         """An arithmetic operator."""
         self.meter.binary(operator, left, right)
         return self.meter.kept(super().call_binop(context, operator, left, right))
 
-    def _metered(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    def _metered(self, name: str, function: Callable[..., Any], *, is_filter: bool) -> Callable[..., Any]:
         """A filter or test that pays for its operands and its result."""
         first = 1 if hasattr(function, "jinja_pass_arg") else 0
 
         @wraps(function)
         def metered(*args: Any, **kwargs: Any) -> Any:
             operands = args[first:]
+            self.meter.pay(_FILTER)
             self.meter.charge(*operands, *kwargs.values())
+            if is_filter:
+                refuse_namespaces((*operands, *kwargs.values()))
             self.meter.grow(name, *operands, **kwargs)
             return self.meter.kept(function(*args, **kwargs))
 
@@ -209,7 +221,7 @@ class _Instrument(NodeTransformer):
         return _filtered(node, _METERED)
 
 
-def _filtered(node: nodes.Expr, name: str, *args: nodes.Expr) -> nodes.Filter:
+def _filtered(node: nodes.Node, name: str, *args: nodes.Node) -> nodes.Filter:
     return nodes.Filter(node, name, list(args), [], None, None, lineno=node.lineno)
 
 
@@ -220,8 +232,7 @@ def _metered(context: Context, value: Any) -> Any:
 
 @pass_context
 def _printed(context: Context, value: Any) -> Any:
-    if isinstance(value, Namespace):
-        raise BadTemplate("the chat template prints a namespace")  # its text would be without bound
+    refuse_namespaces((value,))
     return context.environment.meter.kept(value)  # type: ignore[attr-defined]
 
 
