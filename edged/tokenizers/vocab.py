@@ -33,8 +33,8 @@ class TokenType(IntEnum):
     BYTE = 6
 
 
-# Pieces that end an answer, whatever ids the metadata names. Source: llama.cpp, llama-vocab.cpp, special_eog_ids. Its
-# "</s>" is left out: Gemma has it as an HTML tag, and models that end with it name it as their eos.
+# Pieces that end an answer, whatever ids the metadata names, and are control tokens whatever type it gives them: so "</s>"
+# of Gemma is no HTML tag in text. Source: llama.cpp, llama-vocab.cpp, special_eog_ids.
 END_PIECES = (
     "<|eot_id|>",
     "<|im_end|>",
@@ -45,6 +45,7 @@ END_PIECES = (
     "<|calls|>",
     "<end_of_turn>",
     "<|endoftext|>",
+    "</s>",
     "<|eom_id|>",
     "<EOT>",
     "_<EOT>",
@@ -71,9 +72,12 @@ END_PIECES = (
     "<|file_sep|>",
 )
 END_KEYS = ("eos", "eot", "eom", "fim_pad", "fim_rep", "fim_sep")
-# Pairs that take <|end|> off that list again: there it ends a message, not the answer. Same source.
-MESSAGE_END = "<|end|>"
-MESSAGE_END_FAMILIES = ({"<|return|>", "<|call|>"}, {"<|calls|>", "<|flush|>"})
+# Pieces that take another off that list again, and the type it has then. Same source.
+NOT_END_PIECES = (
+    ({"<|return|>", "<|call|>"}, "<|end|>", TokenType.USER_DEFINED),
+    ({"<|calls|>", "<|flush|>"}, "<|end|>", TokenType.USER_DEFINED),
+    ({"<|tool_response>"}, "</s>", TokenType.NORMAL),
+)
 # Channel marks that are shown as text. Same source.
 SHOWN_PIECES = ("<|channel|>", "<|message|>", "<|start|>", "<|constrain|>")
 
@@ -158,8 +162,9 @@ class Vocabulary:
     def _end_ids(self) -> set[int]:
         """Ids of pieces that end an answer; sets the type of pieces whose text tells more than the file does."""
         by_piece = {piece: id for piece in END_PIECES if (id := self.find(piece.encode())) >= 0}
-        if MESSAGE_END in by_piece and any(family <= by_piece.keys() for family in MESSAGE_END_FAMILIES):
-            self.types[by_piece.pop(MESSAGE_END)] = TokenType.USER_DEFINED
+        for family, piece, type in NOT_END_PIECES:
+            if family <= by_piece.keys() and piece in by_piece:
+                self.types[by_piece.pop(piece)] = type
         self.types[list(by_piece.values())] = TokenType.CONTROL
         for piece in SHOWN_PIECES:
             if (id := self.find(piece.encode())) >= 0:
