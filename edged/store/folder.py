@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
 from edged.errors import NotFound
 from edged.store.catalogue import BY_NAME, CATALOGUE
 
+_LATER_PART = re.compile(r"-(?!00001)\d{5}-of-\d{5}\.gguf$")
 SYSTEM_FOLDER = Path("/var/lib/edged/models")
 
 
@@ -32,11 +34,15 @@ def search_folders(env: Mapping[str, str] | None = None) -> list[Path]:
 
 
 def installed(env: Mapping[str, str] | None = None) -> list[Path]:
-    """The model files there are, by name; one that is shadowed by the own folder's is left out."""
+    """The models there are, by name; one that is shadowed by the own folder's is left out.
+
+    Of a split set only the first file is listed.
+    """
     found: dict[str, Path] = {}
     for folder in search_folders(env):
         for path in folder.glob("*.gguf"):
-            found.setdefault(path.name, path)
+            if not _LATER_PART.search(path.name):
+                found.setdefault(path.name, path)
     return [found[name] for name in sorted(found)]
 
 

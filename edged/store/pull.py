@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import re
 import shutil
 import zipfile
 from collections.abc import Iterator
@@ -41,7 +42,7 @@ def pull(source: str, folder: Path | None = None, *, sha256: str = "", verify: b
     """Make the model available. Raises DownloadFailed or NotFound.
 
     A catalogue model that is there with the right size is not fetched again; with `verify`, or for a `sha256` that is
-    given, its hash must be right too.
+    given, its hash must be right too. One file of a split set brings the whole set; the result is its first file.
     """
     folder = models_folder() if folder is None else folder
     with writing(folder):
@@ -52,10 +53,23 @@ def pull(source: str, folder: Path | None = None, *, sha256: str = "", verify: b
         with _locked(folder):
             state = _pull_entry(entry, folder, verify, progress, index)
         return Pulled(folder / entry.file, state, entry.licence, notices)
+    sources = split_set(source)
+    if sha256 and len(sources) > 1:
+        raise DownloadFailed(f"{source} is one of {len(sources)} files, which have no common SHA-256")
     with _locked(folder):
         if urlsplit(source).scheme in ("http", "https", "file"):
-            return _pull_url(source, folder, sha256, progress, opener)
-        return _pull_file(source, folder, sha256, progress)
+            pulled = [_pull_url(url, folder, sha256, progress, opener) for url in sources]
+        else:
+            pulled = [_pull_file(file, folder, sha256, progress) for file in sources]
+    return Pulled(pulled[0].path, "cached" if all(p.state == "cached" for p in pulled) else "fetched")
+
+
+def split_set(source: str) -> list[str]:
+    """All files of the split set that `source` is one of, in order; just `source` if it is none."""
+    match = re.fullmatch(r"(.*)-(\d{5})-of-(\d{5})(\.gguf.*)", source)
+    if not match:
+        return [source]
+    return [f"{match[1]}-{i:05}-of-{match[3]}{match[4]}" for i in range(1, int(match[3]) + 1)]
 
 
 @contextlib.contextmanager

@@ -13,6 +13,7 @@ import pytest
 from edged.errors import DownloadFailed, NotFound
 from edged.store import pull as module
 from edged.store.catalogue import BY_NAME, CATALOGUE, Entry, Member
+from edged.store.folder import installed
 from edged.store.index import Index
 from edged.store.pull import pull
 from tests.store.fakes import Served, Web, serve
@@ -158,6 +159,21 @@ def test_file_is_copied_and_checked(tmp_path: Path) -> None:
     assert got.path.read_bytes() == MODEL
     assert pull(str(source), models).path.read_bytes() == b"GGUF rewritten"
     assert pull(str(got.path), models).state == "cached"
+
+
+def test_one_file_of_a_split_set_brings_the_set(web: Web, tmp_path: Path) -> None:
+    names = [f"Big-0000{i}-of-00003.gguf" for i in (1, 2, 3)]
+    for name in names:
+        web.files[f"/m/{name}?x"] = Served(MODEL + name.encode())
+    got = pull(f"{web.url}/m/{names[1]}?x", tmp_path / "models")
+    assert (got.path.name, got.state) == (names[0], "fetched")
+    assert all((tmp_path / "models" / name).read_bytes() == MODEL + name.encode() for name in names)
+    again = pull(str(tmp_path / "models" / names[2]), tmp_path / "copy")
+    assert again.path == tmp_path / "copy" / names[0]
+    assert sorted(p.name for p in (tmp_path / "copy").iterdir()) == names
+    assert installed({"EDGED_MODELS": str(tmp_path / "copy")}) == [tmp_path / "copy" / names[0]]
+    with pytest.raises(DownloadFailed, match="one of 3 files"):
+        pull(f"{web.url}/m/{names[1]}?x", tmp_path, sha256=ENTRY.sha256)
 
 
 def test_unknown_source_lists_the_catalogue(tmp_path: Path) -> None:
