@@ -161,7 +161,8 @@ def test_file_is_copied_and_checked(tmp_path: Path) -> None:
     assert pull(str(got.path), models).state == "cached"
 
 
-def test_one_file_of_a_split_set_brings_the_set(web: Web, tmp_path: Path) -> None:
+def test_one_file_of_a_split_set_brings_the_set(web: Web, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("edged.store.folder.SYSTEM_FOLDER", tmp_path / "system")
     names = [f"Big-0000{i}-of-00003.gguf" for i in (1, 2, 3)]
     for name in names:
         web.files[f"/m/{name}?x"] = Served(MODEL + name.encode())
