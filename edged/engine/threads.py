@@ -32,7 +32,7 @@ def worker_count(root: str = "", affinity: Set[int] | None = None) -> int:
 def _fast(root: str, cpus: Set[int]) -> Set[int]:
     """The fast ones of `cpus`; all where the kernel does not tell, as on chips with equal cores."""
     capacity = {cpu: _read(f"{root}/sys/devices/system/cpu/cpu{cpu}/cpu_capacity") for cpu in cpus}
-    known = {cpu: int(text) for cpu, text in capacity.items() if text.strip().isdigit()}
+    known = {cpu: int(text) for cpu, text in capacity.items() if text.strip().isdecimal()}
     if len(known) < len(cpus):
         return cpus
     limit = _FAST * max(known.values())
@@ -48,7 +48,7 @@ def _quotas(root: str) -> Iterator[float]:
             else:
                 quota = _read(f"{root}{folder}/cpu.cfs_quota_us").strip()
                 period = _read(f"{root}{folder}/cpu.cfs_period_us").strip()
-            if quota.isdigit() and period.isdigit() and int(period):  # else "max", -1, or the root, which has no file
+            if quota.isdecimal() and period.isdecimal() and int(period):  # else "max", -1, or the root, which has no file
                 yield int(quota) / int(period)
             if folder == mount:
                 break
