@@ -48,7 +48,7 @@ def _quotas(root: str) -> Iterator[float]:
             else:
                 quota = _read(f"{root}{folder}/cpu.cfs_quota_us").strip()
                 period = _read(f"{root}{folder}/cpu.cfs_period_us").strip()
-            if quota.isdecimal() and period.isdecimal() and int(period):  # else "max", -1, or the root, which has no file
+            if quota.isdecimal() and period.isdecimal() and int(period):  # else "max" or -1, or no file (root)
                 yield int(quota) / int(period)
             if folder == mount:
                 break
