@@ -13,7 +13,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import Field, dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from edged.errors import BadConfig
 
@@ -82,8 +82,7 @@ class Config:
 ENV_PREFIX = "EDGED_"
 
 
-@dataclass(frozen=True)
-class Setting:
+class Setting(NamedTuple):
     """One leaf of the tree, as the command line and the docs see it."""
 
     section: str

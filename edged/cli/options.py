@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 
@@ -38,8 +37,7 @@ def configured(*sections: str) -> Decorator:
     return decorate
 
 
-@dataclass(frozen=True)
-class Knob:
+class Knob(NamedTuple):
     """One field of engine.request.Sampling as an option."""
 
     field: str

@@ -7,11 +7,10 @@ counts is the SHA-256 of the assembled file; the wheel is only the way it travel
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 
-@dataclass(frozen=True)
-class Member:
+class Member(NamedTuple):
     """One file inside the wheel of a package."""
 
     package: str
@@ -19,8 +18,7 @@ class Member:
     path: str
 
 
-@dataclass(frozen=True)
-class Entry:
+class Entry(NamedTuple):
     """One model. `parts` in order make the file; `notices` are kept beside it as `<file>.<name>`."""
 
     name: str
