@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from edged.cli.main import main
+from edged.cli.main import cli
 from edged.config import ServerConfig
 
 CHECKOUT = Path(__file__).resolve().parents[2]
@@ -31,7 +31,7 @@ def test_command_exists() -> None:
     """ExecStart names a command and options that edged has."""
     program, command, *options = shlex.split(settings()["ExecStart"][0])
     assert Path(program).name == "edged"
-    help_text = CliRunner().invoke(main, [command, "--help"]).output
+    help_text = CliRunner().invoke(cli, [command, "--help"]).output
     for option in options:
         assert not option.startswith("-") or option in help_text
 
