@@ -14,13 +14,14 @@ from edged.kernels.ops.dispatch import choose
 from edged.kernels.ops.elementary import exp_of
 from edged.kernels.ops.record import F0, F1, I0, I1, I2, N_DECODE, STOP, A, B, D, K, N, scratch, share
 from edged.kernels.simd import (
-    atomic_load, concat, cvt_f32, f16x8, f32, f32x4, f32x8, fma, high, i32, i64, load, low, ptr, shuffle, splat,
+    atomic_load, concat, cvt_f32, f16x8, f32, f32x4, f32x8, fma, high, i32, i64, load, low, prefetch, ptr, shuffle, splat,
     store, zero,
 )  # fmt: skip
 from edged.kernels.table import KV_BLOCK, KV_PARTITION
 from edged.kernels.unroll import Param, static
 
-HEADS, VECTORS = Param("HEADS"), Param("VECTORS")  # heads computed together, f32x8 columns held in registers
+# heads computed together; positions and f32x8 columns whose sums are held in registers (16 of them on x86)
+HEADS, POSITIONS, VECTORS = Param("HEADS"), Param("POSITIONS"), Param("VECTORS")
 scores_of, values_of_32, values_of_8 = Param("scores_of"), Param("values_of_32"), Param("values_of_8")
 MAX_HEADS = 3
 HEADER = 16  # floats before acc
@@ -43,16 +44,22 @@ def sums4(a, b, c, d):
     return pair_low(abcd) + pair_high(abcd)
 
 
-def attend_scores(q, k, out, dim, scale):
-    """out f32 [HEADS][KV_PARTITION]: scale * q . k for four positions. q: f32 (HEADS, dim); k: f16 (4, dim)."""
-    for h in static(HEADS):
-        for j in static(4):
-            acc[h, j] = zero(f32x8)
-    for i in range(dim // 8):
-        for j in static(4):
-            kj = cvt_f32(load(f16x8, k + (j * dim + i * 8) * 2))
-            for h in static(HEADS):
-                acc[h, j] = fma(load(f32x8, q + (h * dim + i * 8) * 4), kj, acc[h, j])
+def attend_scores(q, k, ahead, out, dim, scale):
+    """out f32 [HEADS][KV_PARTITION]: scale * q . k for four positions. q: f32 (HEADS, dim); k: f16 (4, dim).
+
+    ahead: what to fetch meanwhile, as much as k.
+    """
+    for i in range(0, dim * 8, 64):
+        prefetch(ahead + i)
+    for first in static(0, 4, POSITIONS):
+        for h in static(HEADS):
+            for j in static(POSITIONS):
+                acc[h, first + j] = zero(f32x8)
+        for i in range(dim // 8):
+            for j in static(POSITIONS):
+                kj = cvt_f32(load(f16x8, k + ((first + j) * dim + i * 8) * 2))
+                for h in static(HEADS):
+                    acc[h, first + j] = fma(load(f32x8, q + (h * dim + i * 8) * 4), kj, acc[h, first + j])
     for h in static(HEADS):
         s = sums4(acc[h, 0], acc[h, 1], acc[h, 2], acc[h, 3])
         store(f32x4, out + h * KV_PARTITION * 4, s * splat(f32x4, scale))
@@ -69,8 +76,10 @@ def attend_values(op, table, kv_head, p, a, b, column, out, ldo):
             acc[h, c] = zero(f32x8)
     for block in range(a // KV_BLOCK, (b - 1) // KV_BLOCK + 1):
         v = head_block(op, table, block, kv_head) + (v_offset + column * 2)
+        ahead = head_block(op, table, min(block + 1, (b - 1) // KV_BLOCK), kv_head) + (v_offset + column * 2)
         for pos in range(max(a, block * KV_BLOCK), min(b, (block + 1) * KV_BLOCK)):
             row = v + pos % KV_BLOCK * dim * 2
+            prefetch(ahead + pos % KV_BLOCK * dim * 2)
             for h in static(HEADS):
                 weight[h] = splat(f32x8, load(f32, p + (h * KV_PARTITION + pos % KV_PARTITION) * 4))
             for c in static(VECTORS):
@@ -91,8 +100,10 @@ def attend_partition(op, table, kv_head, q, a, b, partial, ldp, scores):
     start = a // KV_PARTITION * KV_PARTITION
     begin, end = a // 8 * 8, (b + 7) // 8 * 8
     for pos in range(begin, end, 4):
-        k = head_block(op, table, pos // KV_BLOCK, kv_head) + pos % KV_BLOCK * dim * 2
-        scores_of(q, k, scores + (pos - start) * 4, dim, scale)
+        block, row = pos // KV_BLOCK, pos % KV_BLOCK * dim * 2
+        k = head_block(op, table, block, kv_head) + row
+        ahead = head_block(op, table, min(block + 1, (b - 1) // KV_BLOCK), kv_head) + row
+        scores_of(q, k, ahead, scores + (pos - start) * 4, dim, scale)
     for h in range(HEADS):
         row, to = scores + (h * KV_PARTITION + begin - start) * 4, partial + h * ldp * 4
         prepare(row, a - begin, b - begin, end - begin, softcap)
@@ -106,11 +117,12 @@ def attend_partition(op, table, kv_head, q, a, b, partial, ldp, scores):
 
 
 def _register() -> None:
-    scores, values = "ptr, ptr, ptr, i64, f32", "ptr, ptr, i64, ptr, i64, i64, i64, ptr, i64"
+    scores, values = "ptr, ptr, ptr, ptr, i64, f32", "ptr, ptr, i64, ptr, i64, i64, i64, ptr, i64"
     partition = "ptr, ptr, i64, ptr, i64, i64, ptr, i64, ptr"
     for n in range(1, MAX_HEADS + 1):
         calls = {"scores_of": (f"attend_scores_{n}", scores)}
-        export(scores, name=f"attend_scores_{n}", internal=True, HEADS=n)(attend_scores)
+        positions = 2 if n == 3 else 4
+        export(scores, name=f"attend_scores_{n}", internal=True, HEADS=n, POSITIONS=positions)(attend_scores)
         for c in (1, 4):
             calls[f"values_of_{8 * c}"] = (f"attend_values_{n}_{8 * c}", values)
             export(values, name=f"attend_values_{n}_{8 * c}", internal=True, HEADS=n, VECTORS=c)(attend_values)
