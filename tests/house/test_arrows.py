@@ -20,7 +20,7 @@ ARROWS: dict[str, str] = {
     "config": "",
     "gguf": "",
     "tokenizers": "",
-    "chat": "",
+    "chat": "tokenizers",
     "kernels": "",
     "models": "",
     "protocol": "",
