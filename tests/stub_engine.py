@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -62,10 +63,9 @@ class StubTokenizer:
     def encode(self, text: str | bytes, *, special: bool = False, add_special: bool = False) -> list[int]:
         raw = text.encode() if isinstance(text, str) else text
         ids = [BOS] if add_special else []
-        while raw:
-            name = next((name for name in SPECIAL if special and raw.startswith(name.encode())), None)
-            ids.append(SPECIAL[name] if name else raw[0])
-            raw = raw[len(name) if name else 1 :]
+        for piece in re.split(rb"(<\|im_start\|>|<\|im_end\|>|<s>)", raw) if special else [raw]:
+            name = piece.decode("utf-8", "replace")
+            ids += [SPECIAL[name]] if special and name in SPECIAL else piece
         return ids
 
     def decode(self, ids: Iterable[int], *, special: bool = False) -> str:

@@ -69,7 +69,7 @@ class Usage:
 TopLogprobs = tuple[tuple[int, float], ...]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Token:
     """One generated token. `stop`: it is one of `Request.stop_ids`, the answer ends before it."""
 

@@ -41,6 +41,8 @@ SELF_TEST_PATIENCE = 120.0
 STOP_PATIENCE = 2.0
 """Seconds for clients to take the end of their answers, and as many for the engine to stop."""
 
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
 EXIT_MODEL_CHANGED = os.EX_TEMPFAIL
 """75: systemd restarts the unit, which then checks the file anew."""
 
@@ -59,6 +61,8 @@ class Daemon:
                  environ: MutableMapping[str, str]) -> None:
         self.limits = config.server
         self.left_behind = False
+        self._signalled = False
+        self._handlers: dict[signal.Signals, Any] = {}
         self._config = config
         self._load = load
         self._notifier = Notifier(environ)
@@ -92,6 +96,7 @@ class Daemon:
                 server.close()
                 await self._stop(loading)
         finally:
+            self._leave_signals()
             self._listener.close()
             self._worker.close()
             self._notifier.close()
@@ -175,17 +180,22 @@ class Daemon:
             closer.close()
 
     def _handle_signals(self) -> None:
+        """Not by loop.add_signal_handler: between the end of the loop and of the process a signal would kill."""
         if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGTERM, signal.SIGINT):
-                self._loop.add_signal_handler(number, self._on_signal, number)
+            self._handlers = {number: signal.signal(number, self._on_signal) for number in STOP_SIGNALS}
 
-    def _on_signal(self, number: int) -> None:
-        log.info("%s", signal.Signals(number).name)
-        if self._end.done():  # asked a second time: at once
+    def _leave_signals(self) -> None:
+        """Once told to stop, the rest of the process's end is not disturbed by being told again."""
+        for number, handler in self._handlers.items():
+            signal.signal(number, signal.SIG_IGN if self._signalled else handler)
+
+    def _on_signal(self, number: int, frame: object) -> None:
+        if self._signalled:  # asked a second time: at once
             assert self._listener is not None
-            self._listener.close()
+            self._listener.remove()
             os._exit(0)
-        self.stop()
+        self._signalled = True
+        self._loop.call_soon_threadsafe(self.stop)
 
     # what happens meanwhile
 

@@ -49,10 +49,14 @@ class Listener:
         """Stop listening and remove the socket's file, unless another has taken its place. Idempotent."""
         if self.identity is not None:
             with _lock(Path(self.path).parent):
-                if _identity(self.path) == self.identity:
-                    os.unlink(self.path)
-            self.identity = None
+                self.remove()
         self.socket.close()
+
+    def remove(self) -> None:
+        """Only remove the file, without waiting for the lock: for a process that ends at once."""
+        if self.identity is not None and _identity(self.path) == self.identity:
+            os.unlink(self.path)
+        self.identity = None
 
 
 def listen(path: str, *, mode: str = "0660", group: str = "", backlog: int = 1024) -> Listener:
