@@ -32,7 +32,7 @@ async def detokenize(request: HttpRequest, context: Context) -> Reply:
     """
     model = context.model()
     fields = Fields(await read_body(request, context))
-    tokens = token_ids(fields.get("tokens"), "tokens", model.engine.info.n_vocab)
+    tokens = token_ids(fields.get("tokens"), "tokens", model.tokenizer.n_vocab)
     return json_reply({"content": await context.aside(lambda: model.tokenizer.decode(tokens, special=True))})
 
 

@@ -37,7 +37,7 @@ async def chat_completions(request: HttpRequest, context: Context) -> Reply:
     """POST /v1/chat/completions."""
     model = context.model()
     fields = Fields(await read_body(request, context))
-    options = read_options(fields, context.limits, model.engine.info.n_vocab)
+    options = read_options(fields, context.limits, model.tokenizer.n_vocab)
     top_logprobs = read_chat_logprobs(fields)
     messages = read_messages(fields)
     prompt = tuple(await context.aside(model.chat.render, messages))
@@ -54,10 +54,10 @@ async def completions(request: HttpRequest, context: Context) -> Reply:
     """
     model = context.model()
     fields = Fields(await read_body(request, context))
-    options = read_options(fields, context.limits, model.engine.info.n_vocab)
+    options = read_options(fields, context.limits, model.tokenizer.n_vocab)
     top_logprobs = read_completion_logprobs(fields)
     echo = fields.flag("echo")
-    given = read_prompts(fields, model.engine.info.n_vocab)
+    given = read_prompts(fields, model.tokenizer.n_vocab)
     prompts = [tuple(await context.aside(_encode, model, prompt)) if isinstance(prompt, str) else prompt
                for prompt in given]
     check_size(prompts, options.n, context.limits)

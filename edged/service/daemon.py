@@ -231,9 +231,13 @@ class Progress:
 
 
 def self_test(model: LoadedModel) -> None:
-    """Raise unless the model gives one token."""
+    """Raise unless the model gives one token. Also compiles the chat template, so that no request waits for it."""
     events: SimpleQueue[Event] = SimpleQueue()
-    prompt = (model.tokenizer.bos_id or 0,)
+    try:
+        prompt = tuple(model.chat.render([{"role": "user", "content": "Hello"}]))
+    except EdgedError as error:
+        log.warning("chat will be refused: %s", error)
+        prompt = (model.tokenizer.bos_id or 0,)
     model.engine.submit(Request(prompt, max_tokens=1, sampling=Sampling(temperature=0)), events.put)
     while True:
         try:

@@ -16,7 +16,7 @@ import pytest
 
 from edged.api.context import LoadedModel
 from edged.config import Config
-from edged.errors import BadConfig, BadModel, ModelChanged, ModelFault
+from edged.errors import BadConfig, BadModel, BadTemplate, ModelChanged, ModelFault
 from edged.service import daemon as daemon_module
 from edged.service.daemon import EXIT_MODEL_CHANGED, Progress
 from edged.service.loader import Post
@@ -90,6 +90,21 @@ def test_failed_self_test_is_raised_and_the_model_closed() -> None:
     with pytest.raises(ModelFault), Running(engine):
         pass
     assert engine._closed
+
+
+def test_bad_chat_template_hinders_only_chat(caplog: pytest.LogCaptureFixture) -> None:
+    class NoChat:
+        def render(self, messages: object) -> list[int]:
+            raise BadTemplate("line 3: unexpected end of template")
+
+    running = Running()
+    running.model = replace(running.model, chat=NoChat())
+    with running:
+        assert "chat will be refused: line 3" in caplog.text
+        refused = running.post("/v1/chat/completions", {"messages": [{"role": "user", "content": "x"}]})
+        assert refused.status_code == 400
+        assert refused.json()["error"]["code"] == "bad_template"
+        assert running.post("/v1/completions", {"prompt": "x"}).status_code == 200
 
 
 def test_g07_second_daemon_is_refused_and_the_first_goes_on() -> None:
