@@ -1,4 +1,4 @@
-"""A model file in memory: mapped read-only, read ahead, locked, watched.
+"""A model file in memory: mapped read-only, read ahead, locked, watched. And memory of our own, reserved and given back.
 
 Nothing here assumes a page size: files are mapped from offset 0, and ranges for the kernel are rounded to the page size
 it reports (4, 16 or 64 KiB). ctypes is used where the standard library has no call or keeps the GIL during it.
@@ -9,6 +9,7 @@ models are installed by rename only, and `FileMap.check_unchanged` is cheap enou
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import mmap
@@ -26,6 +27,7 @@ PAGE = os.sysconf("SC_PAGE_SIZE")
 POINTER_BYTES = struct.calcsize("P")
 _SLICE = 32 << 20  # bytes per call of prefault: a multiple of every page size, and how soon it notices `close`
 _HEAD = 4 << 20  # bytes that most headers with a vocabulary fill
+_MAP_NORESERVE = 0x4000  # asm-generic/mman-common.h; in the mmap module since Python 3.11
 _MADV_POPULATE_READ = 22  # Linux 5.14, asm-generic/mman-common.h; newer than the constants of the mmap module
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -135,6 +137,30 @@ def _map(fd: int, size: int, path: str) -> mmap.mmap:
             f"{path}: cannot map {size} bytes: {e.strerror}; the address space is limited to {allowed}",
             hint="raise the limit: ulimit -v, or LimitAS= in the unit file",
         ) from e
+
+
+def reserve(size: int, what: str) -> np.ndarray:
+    """Zeroed private memory: u8 (size,), at the start of a page. It takes up memory only where it has been written.
+
+    what: named in LimitTooLow, which is raised if the address space is too small.
+    """
+    try:
+        region = mmap.mmap(-1, max(size, 1), mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE)
+    except (OSError, OverflowError) as e:
+        raise LimitTooLow(
+            f"cannot reserve {size} bytes for {what}; the address space is limited to {_limit(resource.RLIMIT_AS)}",
+            hint="raise the limit: ulimit -v, or LimitAS= in the unit file",
+        ) from e
+    with contextlib.suppress(OSError):  # a kernel without huge pages
+        region.madvise(mmap.MADV_NOHUGEPAGE)  # a page that is written brings in no more than itself
+    return np.frombuffer(region, np.uint8)[:size]
+
+
+def discard(address: int, size: int) -> None:
+    """Give back the whole pages of reserved memory; they read as zeros afterwards."""
+    start, end = -(-address // PAGE) * PAGE, (address + size) // PAGE * PAGE
+    if start < end:
+        _libc.madvise(start, end - start, mmap.MADV_DONTNEED)
 
 
 def page_ranges(ranges: Iterable[tuple[int, int]], page: int) -> list[tuple[int, int]]:

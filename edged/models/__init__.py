@@ -1,4 +1,4 @@
-"""Architectures by the name GGUF files give them. Each exports `hyperparameters(meta)` and `graph(hparams, tensors)`."""
+"""Architectures by their name in GGUF files. Each exports `hyperparameters(meta)` and `graph(hparams, tensors)`."""
 
 from __future__ import annotations
 

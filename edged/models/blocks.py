@@ -1,14 +1,14 @@
 """What the architectures share: hyper-parameters read with their limits, and the records a graph is made of.
 
-An architecture turns metadata and a tensor table into a `Graph`: steps in order, each a plain record over named tensors
-and numbered values. Nothing here knows addresses, tensor types or kernels; `engine.plan` turns a graph into an op table.
+An architecture turns metadata and a tensor table into a `Graph`: steps in order, plain records over named tensors and
+numbered values. Nothing here knows addresses, tensor types or kernels; `engine.plan` turns a graph into an op table.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, NamedTuple, Protocol, Union
+from typing import Any, NamedTuple, Protocol
 
 from edged.errors import BadModel
 
@@ -117,7 +117,7 @@ class Softcap(NamedTuple):
     cap: float
 
 
-Step = Union[Embed, Norm, HeadNorm, Linear, Rotate, Attend, Gate, Gather, Softcap]
+Step = Embed | Norm | HeadNorm | Linear | Rotate | Attend | Gate | Gather | Softcap
 
 
 class Rope(NamedTuple):

@@ -1,0 +1,354 @@
+"""The engine: takes requests from any thread, computes them step by step in one, and posts what comes of it.
+
+A step: let go what was cancelled, ask the scheduler for rows, run the op table over them, choose tokens, post events.
+A step that was stopped half way is computed anew: it writes the same numbers to the same places.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from time import perf_counter
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+import numpy as np
+
+from edged.engine.batch import Batch, Rows
+from edged.engine.request import (
+    Done,
+    EngineInfo,
+    Event,
+    Failed,
+    FinishReason,
+    PromptScores,
+    Request,
+    Sink,
+    TopLogprobs,
+    Usage,
+)  # fmt: skip
+from edged.engine.sampling.sampler import Sampler, check
+from edged.engine.scheduler import Scheduler, Sequence, Step
+from edged.errors import BadRequest, Busy, ContextFull, EdgedError, NotReady
+from edged.gguf import memory
+from edged.kernels.table import sampling_scratch_bytes
+
+if TYPE_CHECKING:
+    from edged.kernels.load import Library
+
+Post = Callable[[list[tuple[Sink, Event]]], None]
+
+SWITCH_INTERVAL = 2e-4  # seconds; at the default of 5 ms a busy Python thread holds up each of a step's returns
+STEP_SECONDS = 0.25  # longest step aimed at: others wait that long for their next token
+FIRST_ROWS = 64  # prompt rows of the first step, whose speed is not known yet
+LEAST_ROWS = 8
+
+
+class Stepper(Protocol):
+    """A program over an op table (kernels.program.Program)."""
+
+    @property
+    def progress(self) -> int: ...
+    def step(self, state: np.ndarray) -> bool: ...
+    def stop(self) -> None: ...
+    def close(self) -> None: ...
+
+
+class Parts(NamedTuple):
+    """What an engine is made of.
+
+    logits: address of the first row; logits_stride: bytes from row to row; owned: memory that addresses lead to.
+    """
+
+    info: EngineInfo
+    library: Library
+    program: Stepper
+    batch: Batch
+    scheduler: Scheduler[Job]
+    logits: int
+    logits_stride: int
+    pace: Pace
+    gauges: Callable[[], Mapping[str, float]]
+    owned: tuple[object, ...]
+
+
+class Pace:
+    """How many prompt rows a step takes, measured."""
+
+    def __init__(self, most: int, fixed: bool = False) -> None:
+        """fixed: always `most`."""
+        self.rows = most if fixed else min(FIRST_ROWS, most)
+        self._most = most
+        self._fixed = fixed
+
+    def measure(self, n_rows: int, seconds: float) -> None:
+        """A step with n_rows prompt rows took this long. Steps too short to tell are left out."""
+        if not self._fixed and n_rows >= min(self.rows, FIRST_ROWS):
+            rows = STEP_SECONDS / seconds * n_rows
+            self.rows = max(LEAST_ROWS, min(self._most, int(self.rows + rows) // 2 // LEAST_ROWS * LEAST_ROWS))
+
+
+class Job(Sequence):
+    """A request in the engine; also its Handle."""
+
+    def __init__(self, number: int, request: Request, sink: Sink, limit: int, interrupt: Callable[[], None]) -> None:
+        """limit: most tokens to generate."""
+        super().__init__(number, request.prompt, scored=request.prompt_logprobs, last=limit > 0)
+        self.request = request
+        self.sink = sink
+        self.limit = limit
+        self.sampler: Sampler | None = None
+        self.scores: list[float] = []
+        self.tops: list[TopLogprobs] = []
+        self.cancelled = False
+        self.interruptible = False  # its prompt is in the step that is being computed
+        self.submitted = perf_counter()
+        self.started = 0.0
+        self.first_token = 0.0
+        self._interrupt = interrupt
+
+    def cancel(self) -> None:
+        self.cancelled = True
+        if self.interruptible:
+            self._interrupt()
+
+    @property
+    def n_generated(self) -> int:
+        return len(self.tokens) - self.n_prompt
+
+    def usage(self) -> Usage:
+        now = perf_counter()
+        started = self.started or now
+        first = self.first_token or now
+        return Usage(self.n_prompt, self.n_generated, queue_s=started - self.submitted, prefill_s=first - started,
+                     decode_s=now - first)  # fmt: skip
+
+
+class Engine:
+    """See `EngineLike`. Made by `edged.engine.open`."""
+
+    def __init__(self, parts: Parts, queue: int, post: Post | None) -> None:
+        self.info = parts.info
+        self._parts = parts
+        self._most = parts.info.n_seqs + queue
+        self._post = post or _post_directly
+        self._scratch = memory.reserve(sampling_scratch_bytes(*[parts.info.n_vocab] * 3), "sampling")
+        self._changed = threading.Condition()  # guards what follows
+        self._arrived: list[Job] = []
+        self._jobs: dict[int, Job] = {}
+        self._closed = False
+        self._n_requests = 0
+        self._thread: threading.Thread | None = None
+        self._counts = dict.fromkeys(("cancelled_total", "failed_total", "prompt_tokens_total", "tokens_total",
+                                      "steps_total"), 0)  # fmt: skip
+
+    def start(self) -> None:
+        """Compute in a thread of the engine's own from now on."""
+        sys.setswitchinterval(SWITCH_INTERVAL)
+        self._thread = threading.Thread(target=self._work, name="edged-engine", daemon=True)
+        self._thread.start()
+
+    # -- from any thread -----------------------------------------------------------------------------------------------
+
+    def submit(self, request: Request, sink: Sink) -> Job:
+        """Queue a request. Raises ContextFull, BadRequest, Busy or NotReady at once; never blocks.
+
+        max_tokens 0 generates nothing; more than the context has room for is cut down to that.
+        """
+        room = self._check(request)
+        limit = room if request.max_tokens is None else min(room, request.max_tokens)
+        with self._changed:
+            if self._closed:
+                raise NotReady("the engine is closed")
+            if len(self._jobs) >= self._most:
+                raise Busy(f"{len(self._jobs)} requests are running or waiting, as many as are allowed",
+                           hint="try again later, or raise engine.queue")
+            job = Job(self._n_requests, request, sink, limit, self._parts.program.stop)
+            self._n_requests += 1
+            self._jobs[job.number] = job
+            self._arrived.append(job)
+            self._changed.notify()
+        return job
+
+    def stats(self) -> dict[str, float]:
+        """Counters (`_total`) and gauges. `progress` moves whenever a step does."""
+        running = len(self._parts.scheduler.running)
+        return {
+            "requests_total": self._n_requests,
+            **self._counts,
+            "paused_total": self._parts.scheduler.n_paused,
+            "running": running,
+            "waiting": len(self._jobs) - running,
+            "progress": self._parts.program.progress,
+            **self._parts.gauges(),
+        }
+
+    def close(self) -> None:
+        """Cancel everything, end the threads. Idempotent."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify()
+        self._parts.program.stop()
+        if self._thread is None:
+            self.step()
+        elif self._thread is not threading.current_thread():
+            self._thread.join()
+        self._parts.program.close()
+
+    # -- in the engine's thread ----------------------------------------------------------------------------------------
+
+    def step(self) -> bool:
+        """Compute one step; False if there was nothing to do. To be called only if the engine has no thread."""
+        events: list[tuple[Sink, Event]] = []
+        self._take_in(events)
+        parts = self._parts
+        step = parts.scheduler.next_step(parts.pace.rows)
+        if step.decode or step.prompt:
+            began = perf_counter()
+            for job, _ in step.prompt:
+                job.started = job.started or began
+                job.interruptible = True
+            parts.batch.fill([rows for _, rows in step.decode], [rows for _, rows in step.prompt])
+            completed = parts.program.step(parts.batch.state)
+            for job, _ in step.prompt:
+                job.interruptible = False
+            if completed:
+                self._finish_step(step, perf_counter() - began, events)
+        if events:
+            self._post(events)
+        return bool(step.decode or step.prompt or events)
+
+    def _work(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._jobs or self._closed)
+                if not self._jobs:
+                    return
+            try:
+                self.step()
+            except Exception as error:
+                self._fail_all(error)
+
+    def _fail_all(self, error: Exception) -> None:
+        """A fault of edged's own: nobody may be left waiting."""
+        import logging
+
+        logging.getLogger(__name__).exception("a step failed")
+        failed = Failed(EdgedError(f"a step of the engine failed: {error!r}"))
+        events: list[tuple[Sink, Event]] = []
+        for job in list(self._jobs.values()):
+            self._counts["failed_total"] += 1
+            self._leave(job)
+            events.append((job.sink, failed))
+        with contextlib.suppress(Exception):  # it may be `post` that failed
+            self._post(events)
+
+    def _take_in(self, events: list[tuple[Sink, Event]]) -> None:
+        """Pass on what has arrived, let go what was cancelled."""
+        with self._changed:
+            arrived, self._arrived = self._arrived, []
+            cancelled = [job for job in self._jobs.values() if job.cancelled or self._closed]
+        for job in arrived:
+            self._parts.scheduler.add(job)
+        for job in cancelled:
+            self._counts["cancelled_total"] += 1
+            self._end(job, "cancelled", events)
+        for job in arrived:
+            if job.number in self._jobs:
+                job.sampler = Sampler(self._parts.library, job.request, self.info.n_vocab, self.info.n_ctx,
+                                      self._scratch.__array_interface__["data"][0])  # fmt: skip
+                if job.limit == 0 and not (job.request.prompt_logprobs and job.n_pending):
+                    self._end_prompt_only(job, events)
+
+    def _finish_step(self, step: Step[Job], seconds: float, events: list[tuple[Sink, Event]]) -> None:
+        """The step has been computed: use its logits, which lie in the order of its rows."""
+        parts = self._parts
+        parts.scheduler.advance(step)
+        self._counts["steps_total"] += 1
+        if step.prompt:
+            n_prompt = sum(len(rows.tokens) for _, rows in step.prompt)
+            self._counts["prompt_tokens_total"] += n_prompt
+            parts.pace.measure(n_prompt, seconds)
+        logits = parts.logits
+        for job, rows in (*step.decode, *step.prompt):
+            if rows.n_logits:
+                try:
+                    self._use_logits(job, rows, logits, events)
+                except EdgedError as error:  # one request's numbers are no other's business
+                    self._counts["failed_total"] += 1
+                    self._leave(job)
+                    events.append((job.sink, Failed(error)))
+                logits += rows.n_logits * parts.logits_stride
+
+    def _use_logits(self, job: Job, rows: Rows, logits: int, events: list[tuple[Sink, Event]]) -> None:
+        """Score prompt tokens and choose the next one. logits: address of the first of rows.n_logits rows."""
+        assert job.sampler is not None
+        end = rows.start + len(rows.tokens)
+        for position in range(end - rows.n_logits, end):
+            if position + 1 < len(job.tokens):
+                logprob, top = job.sampler.score(logits, job.tokens[position + 1])
+                job.scores.append(logprob)
+                job.tops.append(top)
+                job.n_scored = len(job.scores)
+            else:
+                self._choose(job, logits, events)
+            logits += self._parts.logits_stride
+        if job.limit == 0 and not job.n_pending:
+            self._end_prompt_only(job, events)
+
+    def _choose(self, job: Job, logits: int, events: list[tuple[Sink, Event]]) -> None:
+        assert job.sampler is not None
+        token = job.sampler.next(logits, job.request.stop_ids)
+        if not job.n_generated:
+            job.first_token = perf_counter()
+            self._send_scores(job, events)
+        job.tokens.append(token.id)
+        self._counts["tokens_total"] += 1
+        events.append((job.sink, token))
+        if token.stop:
+            self._end(job, "stop", events)
+        elif job.n_generated == job.limit:
+            self._end(job, "length", events)
+
+    def _end_prompt_only(self, job: Job, events: list[tuple[Sink, Event]]) -> None:
+        """Nothing was to be generated."""
+        self._send_scores(job, events)
+        self._end(job, "length", events)
+
+    def _send_scores(self, job: Job, events: list[tuple[Sink, Event]]) -> None:
+        if job.request.prompt_logprobs:
+            events.append((job.sink, PromptScores(tuple(job.scores), tuple(job.tops))))
+
+    def _end(self, job: Job, reason: FinishReason, events: list[tuple[Sink, Event]]) -> None:
+        self._leave(job)
+        events.append((job.sink, Done(reason, job.usage())))
+
+    def _leave(self, job: Job) -> None:
+        self._parts.scheduler.remove(job)
+        with self._changed:
+            del self._jobs[job.number]
+
+    # -- requests ------------------------------------------------------------------------------------------------------
+
+    def _check(self, request: Request) -> int:
+        """Tokens that there is room to generate. Raises ContextFull or BadRequest."""
+        n, info = len(request.prompt), self.info
+        if not n:
+            raise BadRequest("the prompt has no tokens", param="prompt")
+        if n >= info.n_ctx:
+            raise ContextFull(f"the prompt has {n} tokens, the context holds {info.n_ctx} with at least one of the "
+                              "answer", hint="shorten the prompt or raise engine.context")  # fmt: skip
+        if min(request.prompt) < 0 or max(request.prompt) >= info.n_vocab:
+            raise BadRequest(f"the prompt has tokens outside 0..{info.n_vocab - 1}", param="prompt")
+        for name in ("max_tokens", "top_logprobs"):
+            value = getattr(request, name)
+            if value is not None and value < 0:
+                raise BadRequest(f"{name} is {value}, expected 0 or more", param=name)
+        check(request.sampling, info.n_vocab)
+        return info.n_ctx - n
+
+
+def _post_directly(events: list[tuple[Sink, Event]]) -> None:
+    for sink, event in events:
+        sink(event)

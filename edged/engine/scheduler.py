@@ -1,0 +1,167 @@
+"""Which sequences run, and which of their tokens a step computes. No kernels, no threads: it only keeps the books.
+
+Sequences wait in the order they came, run when there is a slot and room in the KV cache for their prompt and one token
+more, and then feed their tokens, step by step: the prompt as prompt rows, generated tokens as decode rows.
+
+When blocks run out the youngest running sequence is paused: its blocks go, and it waits again, before all that came
+later. Once it runs again it feeds all its tokens anew, each in the way it was fed before, so its cache becomes the same
+bit for bit and it goes on as if nothing had been. The oldest always finds room, as the cache holds one whole context.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from edged.engine.batch import Rows
+from edged.engine.kvcache import KVCache
+
+
+class Sequence:
+    """The tokens of one request: the prompt's and those generated so far.
+
+    number: the order in which requests came. n_scored: prompt tokens that have their log-probability; None if nobody
+    asks for them. last: whether the prompt's last token is fed, which it need not be if nothing is generated.
+    """
+
+    def __init__(self, number: int, prompt: Iterable[int], *, scored: bool = False, last: bool = True) -> None:
+        self.number = number
+        self.tokens = list(prompt)
+        self.n_prompt = len(self.tokens)
+        self.n_scored: int | None = 0 if scored else None
+        self.n_fed = 0
+        self.slot: int | None = None
+        self._last = last
+
+    @property
+    def n_pending(self) -> int:
+        """Tokens whose turn has come and that are not in the cache yet."""
+        return len(self.tokens) - self.n_fed - (not self._last)
+
+    @property
+    def in_prompt(self) -> bool:
+        """Whether the next tokens to feed are the prompt's."""
+        return self.n_fed < self.n_prompt
+
+    def rows(self, n: int) -> Rows:
+        """The next n tokens."""
+        assert self.slot is not None
+        start, end = self.n_fed, self.n_fed + n
+        n_logits = int(end == len(self.tokens))
+        if self.n_scored is not None:
+            n_logits += max(0, min(end, self.n_prompt - 1) - max(start, self.n_scored))
+        return Rows(self.tokens[start:end], start, self.slot, n_logits)
+
+
+S = TypeVar("S", bound=Sequence)
+
+
+@dataclass
+class Step(Generic[S]):
+    """The rows of a step and whose they are."""
+
+    decode: list[tuple[S, Rows]]
+    prompt: list[tuple[S, Rows]]
+
+
+class Scheduler(Generic[S]):
+    """`waiting` is in the order in which sequences run next, `running` oldest first."""
+
+    def __init__(self, cache: KVCache, max_decode: int) -> None:
+        """max_decode: decode rows of a step, and rows of logits; at least the number of slots."""
+        self.waiting: deque[S] = deque()
+        self.running: list[S] = []
+        self.n_paused = 0
+        self._cache = cache
+        self._max_decode = max_decode
+
+    def add(self, sequence: S) -> None:
+        self.waiting.append(sequence)
+
+    def remove(self, sequence: S) -> None:
+        """The sequence ends here; its blocks are free at once."""
+        if sequence.slot is None:
+            self.waiting.remove(sequence)
+        else:
+            self.running.remove(sequence)
+            self._release(sequence)
+
+    def next_step(self, max_prompt: int) -> Step[S]:
+        """What to compute next, with at most max_prompt prompt rows. Until `advance` is called the answer is the same,
+        but for sequences that have come or gone."""
+        self._admit()
+        decode = self._decode_rows()
+        return Step(decode, self._prompt_rows(max_prompt, self._max_decode - len(decode)))
+
+    def advance(self, step: Step[S]) -> None:
+        """The step has been computed."""
+        for sequence, rows in step.decode + step.prompt:
+            sequence.n_fed += len(rows.tokens)
+
+    def _admit(self) -> None:
+        while self.waiting:
+            sequence = self.waiting[0]
+            reserve = len(self.running)  # a block for each that runs, lest one be paused for the newcomer at once
+            if self.running and self._cache.n_needed(len(sequence.tokens) + 1) + reserve > self._cache.n_free:
+                return
+            slot = self._cache.open_slot(len(sequence.tokens) + 1)
+            if slot is None:
+                return
+            sequence.slot = slot
+            self.waiting.popleft()
+            self.running.append(sequence)
+            self.running.sort(key=lambda s: s.number)
+
+    def _decode_rows(self) -> list[tuple[S, Rows]]:
+        """One row for each sequence past its prompt; those that were paused catch up with what rows are left."""
+        spare = self._max_decode - sum(not s.in_prompt for s in self.running)
+        decode = []
+        for sequence in list(self.running):
+            if sequence.in_prompt or sequence.slot is None:
+                continue
+            n = min(sequence.n_pending, 1 + spare)
+            if self._make_room(sequence, n):
+                spare -= n - 1
+                decode.append((sequence, sequence.rows(n)))
+        return decode
+
+    def _make_room(self, sequence: S, n: int) -> bool:
+        """Blocks for the next n tokens, taken from younger sequences if need be. False: it is itself the youngest."""
+        while sequence.slot is not None:
+            if self._extend(sequence, n):
+                return True
+            self._pause(self.running[-1])
+        return False
+
+    def _extend(self, sequence: S, n: int) -> bool:
+        assert sequence.slot is not None
+        return self._cache.extend(sequence.slot, sequence.n_fed, sequence.n_fed + n)
+
+    def _pause(self, sequence: S) -> None:
+        self.running.remove(sequence)
+        self._release(sequence)
+        self.waiting.appendleft(sequence)
+        self.n_paused += 1
+
+    def _release(self, sequence: S) -> None:
+        assert sequence.slot is not None
+        self._cache.close_slot(sequence.slot)
+        sequence.slot = None
+        sequence.n_fed = 0
+
+    def _prompt_rows(self, budget: int, spare_logits: int) -> list[tuple[S, Rows]]:
+        """Divide the budget equally; what a short prompt leaves goes to the longer ones."""
+        todo = sorted((s for s in self.running if s.in_prompt and s.n_pending), key=lambda s: s.n_prompt - s.n_fed)
+        spare_logits -= len(todo)
+        prompt = []
+        for i, sequence in enumerate(todo):
+            n = min(sequence.n_pending, sequence.n_prompt - sequence.n_fed, -(-budget // (len(todo) - i)))
+            if sequence.n_scored is not None:
+                n = min(n, 1 + spare_logits)
+                spare_logits -= n - 1
+            if n and self._extend(sequence, n):
+                budget -= n
+                prompt.append((sequence, sequence.rows(n)))
+        return prompt
