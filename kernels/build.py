@@ -14,9 +14,11 @@ import hashlib
 import importlib
 import os
 import platform
+import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 # Numba emits plain IR; all optimisation is done for the target, below.
 os.environ.update(NUMBA_OPT="0", NUMBA_LOOP_VECTORIZE="0", NUMBA_SLP_VECTORIZE="0")
@@ -28,15 +30,19 @@ from numba.core import compiler
 from numba.core.compiler_lock import global_compiler_lock
 from numba.core.registry import cpu_target
 
-from edged.kernels import link
+from edged.kernels import elf, link
 from edged.kernels.export import KERNELS, Kernel
 from edged.kernels.levels import TARGETS, Target
-from edged.kernels.simd import llvm_type
-from edged.kernels.table import LEVELS, TYPES
-from edged.kernels.unroll import expand
+from edged.kernels.simd import llvm_type, of_arity
+from edged.kernels.table import ABI, LEVELS, TYPES
+from edged.kernels.unroll import Expander
 
 ROOT = Path(__file__).resolve().parent
 OUT = ROOT / "_built"
+
+DESCRIPTION = ("edged_abi", "edged_signatures")  # data symbols, read by load.py
+LIBC = {"memcpy", "memset", "sched_yield", "syscall"}  # all that a library may need from outside
+PAGE = 16384  # boards run kernels with pages up to this size: segments must be aligned to it
 
 
 def load_kernels() -> None:
@@ -48,30 +54,50 @@ def load_kernels() -> None:
         importlib.import_module(f"edged.kernels.{name}")
 
 
-@global_compiler_lock
-def front(target: Target, kernels: list[Kernel]) -> tuple[str, dict[str, str]]:
-    """Run Numba's front end for one level. Returns LLVM IR and the IR names of the functions by symbol."""
-    typing_context = cpu_target.typing_context
-    typing_context.refresh()
-    context = cpu_target.target_context
-    context.refresh()
-    context = context.with_aot_codegen("edged")
-    library = context.codegen().create_library("edged")
-    flags = compiler.Flags()
-    flags.no_compile = flags.no_cpython_wrapper = flags.no_cfunc_wrapper = True
-    flags.nrt = False
-    flags.error_model = "numpy"  # division by zero raises nothing
-    values = target.values()
-    names = {}
-    for kernel in kernels:
-        function = expand(kernel.function, {**values, **kernel.values})
-        function.__name__ = function.__qualname__ = kernel.name
-        result = compiler.compile_extra(
-            typing_context, context, function, kernel.arguments, kernel.result, flags, {}, library=library
+class Front:
+    """Numba's front end for one level: kernel bodies -> one LLVM module."""
+
+    def __init__(self, target: Target) -> None:
+        self.typing_context = cpu_target.typing_context
+        self.typing_context.refresh()
+        context = cpu_target.target_context
+        context.refresh()
+        self.context = context.with_aot_codegen("edged")
+        self.library = self.context.codegen().create_library("edged")
+        self.flags = compiler.Flags()
+        self.flags.no_compile = self.flags.no_cpython_wrapper = self.flags.no_cfunc_wrapper = True
+        self.flags.nrt = False
+        self.flags.error_model = "numpy"  # division by zero raises nothing
+        self.expander = Expander(target.values(), self._callable)
+        self.names: dict[str, str] = {}  # IR names of the kernels by symbol
+
+    @global_compiler_lock
+    def run(self, kernels: list[Kernel]) -> str:
+        """Compile all kernels; returns the module as text."""
+        for kernel in kernels:
+            function = self.expander.expand(kernel.function, kernel.values)
+            function.__name__ = function.__qualname__ = kernel.name
+            self.names[kernel.name] = self._compile(function, kernel.arguments, kernel.result).fndesc.llvm_func_name
+        self.library.finalize()
+        return str(self.library._final_module)
+
+    def _compile(self, function: Any, arguments: tuple[Any, ...], result: Any) -> Any:
+        return compiler.compile_extra(
+            self.typing_context, self.context, function, arguments, result, self.flags, {}, library=self.library
         )
-        names[kernel.name] = result.fndesc.llvm_func_name
-    library.finalize()
-    return str(library._final_module), names
+
+    def _callable(self, function: Any) -> Any:
+        """What a kernel body calls for a helper: compiled once per argument types, inlined by LLVM."""
+
+        def typed(*arguments: Any) -> Any:
+            compiled = self._compile(function, arguments, None)
+
+            def emit(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+                return context.call_internal(builder, compiled.fndesc, signature, values)
+
+            return compiled.signature, emit
+
+        return of_arity(function.__code__.co_argcount, typed)
 
 
 def wrapper(kernel: Kernel, name: str) -> str:
@@ -90,6 +116,20 @@ def wrapper(kernel: Kernel, name: str) -> str:
     )
 
 
+def description(kernels: list[Kernel]) -> str:
+    """IR of the data by which a library tells what it is: its ABI and the signatures of its functions."""
+    code = {"ptr": "p", "int64": "i", "int32": "w", "float32": "f", "none": ""}
+    lines = [
+        f"{k.name} {''.join(code[t.name] for t in k.arguments)}>{code[k.result.name]}" for k in kernels if not k.internal
+    ]
+    text = "\\0A".join(lines) + "\\00"
+    size = len(text) - 2 * text.count("\\")
+    return (
+        f"@edged_abi = constant i32 {ABI}\n"
+        f'@edged_signatures = constant [{size} x i8] c"{text}"\n'
+    )
+
+
 def optimise(target: Target, ir: str, kernels: list[Kernel], names: dict[str, str]) -> tuple[bytes, str]:
     """Link the primitives to the front end's IR and compile. Returns the object and the assembly text."""
     llvm.initialize_all_targets()
@@ -98,22 +138,22 @@ def optimise(target: Target, ir: str, kernels: list[Kernel], names: dict[str, st
     for kernel in kernels:
         module.link_in(llvm.parse_assembly(wrapper(kernel, names[kernel.name])))
     module.link_in(llvm.parse_assembly(target.primitives))
+    module.link_in(llvm.parse_assembly(description(kernels)))
     machine = llvm.Target.from_triple(target.triple).create_target_machine(
         cpu=target.cpu, features=target.features, opt=3, reloc="pic", codemodel="small"
     )
     module.triple = target.triple
     module.data_layout = str(machine.target_data)
     symbols = {k.name for k in kernels if not k.internal}
-    bodies = set(names.values())
     for function in module.functions:
         if function.is_declaration:
             continue
         if function.name not in symbols:
             function.linkage = "internal"
-        if function.name in bodies:
+        if function.name not in {k.name for k in kernels}:
             function.add_function_attribute("alwaysinline")
     for variable in module.global_variables:
-        if not variable.is_declaration:
+        if not variable.is_declaration and variable.name not in DESCRIPTION:
             variable.linkage = "internal"
     module.verify()
     # The kernels are vector code already; LLVM's own vectorisers would only change rounding order or code size.
@@ -122,6 +162,17 @@ def optimise(target: Target, ir: str, kernels: list[Kernel], names: dict[str, st
     passes = llvm.create_pass_builder(machine, options)
     passes.getModulePassManager().run(module, passes)
     return machine.emit_object(module), machine.emit_assembly(module)
+
+
+def check(library: elf.Elf, target: Target, assembly: str) -> None:
+    """Refuse a library that would not load or run on every processor of its level."""
+    strangers = library.undefined - LIBC
+    if strangers:
+        raise RuntimeError(f"{target.level.name}: undefined symbols {', '.join(sorted(strangers))}")
+    if min(library.alignments) < PAGE:
+        raise RuntimeError(f"{target.level.name}: a segment is aligned to {min(library.alignments)} bytes")
+    if target.level.name == "aarch64_neon" and re.search(r"\t[su]dot\t", assembly):
+        raise RuntimeError("aarch64_neon: a dot-product instruction, which Cortex-A72 does not have")
 
 
 def source_hash() -> str:
@@ -145,12 +196,13 @@ def build(target: Target, path: Path, *, force: bool = False) -> bool:
         return False
     load_kernels()
     kernels = list(KERNELS.values())
-    ir, names = front(target, kernels)
-    code, assembly = optimise(target, ir, kernels, names)
+    front = Front(target)
+    code, assembly = optimise(target, front.run(kernels), kernels, front.names)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.with_suffix(".s").write_text(assembly)
     temporary = path.with_suffix(f".{os.getpid()}.tmp")
     link.link(code, temporary, target.triple.partition("-")[0], soname=path.name)
+    check(elf.read(temporary), target, assembly)
     temporary.replace(path)
     stamp.write_text(digest)
     return True

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from edged.kernels import simd
-from edged.kernels.table import LEVELS, Level
+from edged.kernels.table import LEVEL_BY_NAME, Level
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class Target:
     """How to compile for one level.
 
     steps: IR of the primitives but for the tile dots; narrow, wide: IR types of a tile dot's accumulators; depths:
-    steps that a narrow one holds, by weight class; lanes_row: lanes of a row-dot accumulator; bias: of panel bytes.
+    steps that a narrow one holds, by weight class; lanes_row: lanes of a row-dot accumulator.
     """
 
     level: Level
@@ -34,7 +34,6 @@ class Target:
     wide: str
     depths: dict[str, int]
     lanes_row: int
-    bias: int
     nr_futex: int
 
     @property
@@ -46,7 +45,7 @@ class Target:
         """The parameters of kernel bodies at this level."""
         n = self.level.lanes
         return {
-            "level": self.level.name, "NT": n, "BIAS": self.bias, "NR_FUTEX": self.nr_futex,
+            "level": self.level.name, "NT": n, "BIAS": self.level.bias, "NR_FUTEX": self.nr_futex,
             "i32xNT": simd.VECTORS[f"i32x{n}"], "f32xNT": simd.VECTORS[f"f32x{n}"],
             "i8xNT4": simd.VECTORS[f"i8x{4 * n}"], "f32xNT4": simd.VECTORS[f"f32x{4 * n}"],
             "i32xA": simd.VECTORS[f"i32x{self.lanes_row}"], "f32xA": simd.VECTORS[f"f32x{self.lanes_row}"],
@@ -383,7 +382,6 @@ declare <4 x i32> @llvm.aarch64.neon.addp.v4i32(<4 x i32>, <4 x i32>)
 
 # -- the levels --------------------------------------------------------------------------------------------------------
 
-_LEVEL = {level.name: level for level in LEVELS}
 _X86_TRIPLE, _ARM_TRIPLE = "x86_64-unknown-linux-gnu", "aarch64-unknown-linux-gnu"
 # Weight classes: unsigned 0 .. 15 and 0 .. 31, signed -32 .. 31 and -128 .. 127.
 WEIGHTS_PER_SCALE = {"u4": 32, "u5": 32, "s6": 16, "s8": 32}
@@ -395,13 +393,13 @@ _DEPTHS_DOT = {weights: count // 4 for weights, count in WEIGHTS_PER_SCALE.items
 TARGETS: dict[str, Target] = {
     t.level.name: t
     for t in (
-        Target(_LEVEL["x86_64_vnni512"], _X86_TRIPLE, "x86-64-v4", "+avx512vnni,+avx512vbmi", _VNNI + _VNNI_INSTRUCTIONS,
-               narrow="<16 x i32>", wide="<16 x i32>", depths=_DEPTHS_DOT, lanes_row=8, bias=128, nr_futex=202),
-        Target(_LEVEL["x86_64_v3"], _X86_TRIPLE, "x86-64-v3", "", _AVX2,
-               narrow="<16 x i16>", wide="<8 x i32>", depths=_DEPTHS_AVX2, lanes_row=8, bias=0, nr_futex=202),
-        Target(_LEVEL["aarch64_dotprod"], _ARM_TRIPLE, "cortex-a76", "+dotprod", _DOTPROD,
-               narrow="<8 x i32>", wide="<8 x i32>", depths=_DEPTHS_DOT, lanes_row=4, bias=0, nr_futex=98),
-        Target(_LEVEL["aarch64_neon"], _ARM_TRIPLE, "cortex-a72", "", _NEON,
-               narrow="<32 x i16>", wide="<16 x i32>", depths=_DEPTHS_NEON, lanes_row=4, bias=0, nr_futex=98),
+        Target(LEVEL_BY_NAME["x86_64_vnni512"], _X86_TRIPLE, "x86-64-v4", "+avx512vnni", _VNNI + _VNNI_INSTRUCTIONS,
+               narrow="<16 x i32>", wide="<16 x i32>", depths=_DEPTHS_DOT, lanes_row=8, nr_futex=202),
+        Target(LEVEL_BY_NAME["x86_64_v3"], _X86_TRIPLE, "x86-64-v3", "", _AVX2,
+               narrow="<16 x i16>", wide="<8 x i32>", depths=_DEPTHS_AVX2, lanes_row=8, nr_futex=202),
+        Target(LEVEL_BY_NAME["aarch64_dotprod"], _ARM_TRIPLE, "cortex-a76", "+dotprod", _DOTPROD,
+               narrow="<8 x i32>", wide="<8 x i32>", depths=_DEPTHS_DOT, lanes_row=4, nr_futex=98),
+        Target(LEVEL_BY_NAME["aarch64_neon"], _ARM_TRIPLE, "cortex-a72", "", _NEON,
+               narrow="<32 x i16>", wide="<16 x i32>", depths=_DEPTHS_NEON, lanes_row=4, nr_futex=98),
     )
 }  # fmt: skip

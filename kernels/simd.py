@@ -10,6 +10,7 @@ a fixed tree. That is what makes results independent of how rows are grouped.
 
 from __future__ import annotations
 
+import functools
 import operator
 
 from llvmlite import ir
@@ -180,6 +181,7 @@ def _shuffle(builder, a, b, mask):
     return builder.shuffle_vector(a, b, ir.Constant(ir.VectorType(_LL_I32, len(mask)), list(mask)))
 
 
+@functools.cache
 def primitive(name: str, result: types.Type, *arguments: types.Type):
     """An intrinsic that calls the function `name`; its definition is linked in later. At most 8 arguments."""
 
@@ -190,10 +192,10 @@ def primitive(name: str, result: types.Type, *arguments: types.Type):
 
         return signature(result, *arguments), emit
 
-    return _of_arity(len(arguments), typed)
+    return of_arity(len(arguments), typed)
 
 
-def _of_arity(n, typed):
+def of_arity(n, typed):
     """An intrinsic of n arguments; Numba reads the argument count from the function's own signature."""
     names = ", ".join(f"a{i}" for i in range(n))
     scope = {"typed": typed}

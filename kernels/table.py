@@ -22,22 +22,27 @@ Family = Literal["x86_64", "aarch64"]
 class Level:
     """One build target. `features` are names as in /proc/cpuinfo flags (x86) or HWCAP bits (aarch64).
 
-    `lanes` is the number of prompt tokens in one activation panel of the tile kernels.
+    `lanes` is the number of prompt tokens in one activation panel of the tile kernels, `bias` is added to the bytes
+    of a panel.
     """
 
     name: str
     family: Family
     features: tuple[str, ...]
     lanes: int
+    bias: int = 0
 
 
 # best first within a family
 LEVELS: tuple[Level, ...] = (
-    Level("x86_64_vnni512", "x86_64", ("avx512f", "avx512bw", "avx512vl", "avx512dq", "avx512_vnni", "avx512_vbmi"), 16),
-    Level("x86_64_v3", "x86_64", ("avx2", "fma", "f16c", "bmi1", "bmi2", "movbe"), 8),
+    Level("x86_64_vnni512", "x86_64",
+          ("avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl", "avx512_vnni"), lanes=16, bias=128),
+    Level("x86_64_v3", "x86_64", ("avx2", "fma", "f16c", "bmi1", "bmi2", "movbe", "abm"), 8),
     Level("aarch64_dotprod", "aarch64", ("asimd", "asimddp"), 8),
     Level("aarch64_neon", "aarch64", ("asimd",), 8),
-)
+)  # fmt: skip
+
+LEVEL_BY_NAME = {level.name: level for level in LEVELS}
 
 # -- activations -------------------------------------------------------------------------------------------------------
 # An activation buffer holds the rows of one f32 buffer in the form that matmul kernels read: first `max_decode` row

@@ -1,10 +1,10 @@
 """Source-level specialisation of kernel bodies; build time only.
 
-`expand(f, values)` returns a copy of the Python function f in which
+`Expander.expand(f, variant)` returns a copy of the Python function f in which
 
 - every global that is a `Param` has its value for this CPU level,
 - every global that is an integer is a literal,
-- every global that is a `Helper` is the inlined function, specialised the same way,
+- every global that is a `Helper` is that helper, specialised the same way,
 - `for j in static(n)` loops are written out, `if` over constants is folded,
 - `acc[r, t]` with constant indices is a plain local variable: an array held in registers.
 """
@@ -47,36 +47,54 @@ def static(*bounds: int) -> range:
     return range(*bounds)
 
 
-def expand(function: Any, values: dict[str, Any]) -> Any:
-    """Specialise `function` for one set of parameter values."""
-    scope = dict(function.__globals__)
-    tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
-    definition = tree.body[0]
-    assert isinstance(definition, ast.FunctionDef)
-    definition.decorator_list = []
-    constants = {}
-    names = [n for n in ast.walk(tree) if isinstance(n, ast.Name)]
-    local = {a.arg for a in definition.args.args} | {n.id for n in names if isinstance(n.ctx, ast.Store)}
-    for name in {n.id for n in names} - local:
-        value = scope.get(name)
-        if isinstance(value, Param):
-            value = scope[name] = value.value(values)
-        if isinstance(value, int):
-            constants[name] = value
-        elif isinstance(value, Helper):
-            scope[name] = _inlined(value, values)
-    tree = ast.fix_missing_locations(_Unroll().visit(_Substitute(constants).visit(tree)))
-    source = ast.unparse(tree)
-    filename = f"<{function.__module__}.{function.__name__} {values.get('level', '')}>"
-    linecache.cache[filename] = (len(source), None, source.splitlines(True), filename)  # for Numba's error messages
-    exec(compile(source, filename, "exec"), scope)
-    return scope[function.__name__]
+class Expander:
+    """Specialises functions for one CPU level.
 
+    level_values: the level's parameters. call(function) makes what a body calls for a specialised helper; a helper
+    that comes out the same for several kernels is made once.
+    """
 
-def _inlined(helper: Helper, values: dict[str, Any]) -> Any:
-    from numba import njit
+    def __init__(self, level_values: dict[str, Any], call: Callable[[Any], Any]) -> None:
+        self.level_values, self.call = level_values, call
+        self.helpers: dict[tuple[Any, ...], tuple[Any, list[Any]]] = {}
 
-    return njit(inline="always", error_model="numpy")(expand(helper.function, values))
+    def expand(self, function: Any, variant: dict[str, Any]) -> Any:
+        """`function` for one variant: parameter values beside those of the level."""
+        return self._expand(function, {**self.level_values, **variant})[0]
+
+    def _expand(self, function: Any, values: dict[str, Any]) -> tuple[Any, list[Any]]:
+        """The specialised function and the values of its globals, which set it apart from other specialisations."""
+        tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
+        definition = tree.body[0]
+        assert isinstance(definition, ast.FunctionDef)
+        definition.decorator_list = []
+        names = [n for n in ast.walk(tree) if isinstance(n, ast.Name)]
+        local = {a.arg for a in definition.args.args} | {n.id for n in names if isinstance(n.ctx, ast.Store)}
+        scope: dict[str, Any] = dict(function.__globals__)
+        bound: list[Any] = []
+        constants: dict[str, int] = {}
+        for name in sorted({n.id for n in names} - local):
+            value = scope.get(name)
+            if isinstance(value, Param):
+                value = scope[name] = value.value(values)
+            if isinstance(value, Helper):
+                value = scope[name] = self._helper(value, values)
+            elif isinstance(value, int):
+                constants[name] = value
+            bound.append(value)
+        tree = ast.fix_missing_locations(_Unroll().visit(_Substitute(constants).visit(tree)))
+        source = ast.unparse(tree)
+        filename = f"<{function.__module__}.{function.__name__}>"
+        linecache.cache[filename] = (len(source), None, source.splitlines(True), filename)  # for error messages
+        exec(compile(source, filename, "exec"), scope)
+        return scope[function.__name__], bound
+
+    def _helper(self, helper: Helper, values: dict[str, Any]) -> Any:
+        function, bound = self._expand(helper.function, values)
+        key = (helper, *map(id, bound))
+        if key not in self.helpers:
+            self.helpers[key] = self.call(function), bound  # kept, so that the ids stay theirs
+        return self.helpers[key][0]
 
 
 class _Substitute(ast.NodeTransformer):
