@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Iterator
 
 import numpy as np
 
 from edged.kernels.levels import TARGETS
 from edged.kernels.ops import (
-    add, attention, embed, gate, gather, headnorm, kv_store, layernorm, quantise, rmsnorm, rope, scale, softcap,
+    add, attention, embed, gate, gather, headnorm, kv_store, layernorm, matmul, quantise, rmsnorm, rope, scale, softcap,
 )  # fmt: skip
 from edged.kernels.table import (
-    ACT_F32, ACT_Q8_32, ACT_Q8_256, ADD, KV_BLOCK, REGION_LOGITS, act_bytes, act_row_parts,
-    attention_scratch_bytes, partials_bytes,
+    ACT_BLOCK, ACT_F32, ACT_Q8_32, ACT_Q8_256, ADD, KV_BLOCK, REGION_LOGITS, TYPES, ActKind, act_bytes, act_row_parts,
+    attention_scratch_bytes, partials_bytes, tile_scratch_bytes,
 )  # fmt: skip
 from tests.kernels.case_runner import Case
 
@@ -243,6 +244,50 @@ def attending() -> Iterator[Case]:
     yield attention_case(8, 4, 64, [(0, 300), (1, 5)], run, window=64, cap=50.0)
 
 
+def dequantised(x: np.ndarray, kind: ActKind) -> np.ndarray:
+    """What an activation buffer holds of x, in f64."""
+    if kind == ACT_F32:
+        return x.astype(np.float64)
+    q, d = quantise.quantised(x, kind)
+    return q * np.repeat(d.astype(np.float64), ACT_BLOCK[kind], 1)
+
+
+def multiplying(level: str) -> Iterator[Case]:
+    """matmul of every tensor type: single rows, groups, prompt rows, bias, ADD, LOGITS rows, a longer output row."""
+    rng = np.random.default_rng(7)
+    target = TARGETS[level]
+    lanes, max_decode, n = target.level.lanes, 40, 83
+    rows = max_decode + MAX_PROMPT
+    for t in TYPES:
+        for k in (256, 1280):
+            # bytes below 60 make every f16, bf16 and f32 among them finite
+            blocks = rng.integers(0, 60, (n, k // t.block, t.size)).astype(np.uint8)
+            w = importlib.import_module(f"edged.kernels.types.{t.name}").dequantise(blocks).reshape(n, k)
+            x = rng.standard_normal((rows, k)).astype(np.float32)
+            records = quantise.reference_rows(x[:max_decode], t.act).ravel()
+            panels = quantise.reference_panels(x[max_decode:], t.act, lanes, target.bias).ravel()
+            act = np.concatenate([records, panels])
+            assert act.size == act_bytes(t.act, k, max_decode, MAX_PROMPT, lanes)
+            bias = rng.standard_normal(n).astype(np.float32) * 10
+            y = rng.standard_normal((rows, n + 5)).astype(np.float32) * 10
+            product = matmul.reference(w, dequantised(x, t.act))
+            fields = {"type": t.id, "n": n, "k": k, "stride": t.row_bytes(k), "a": "w", "b": "act", "d": "y", "i0": n + 5}
+            for n_decode, n_prompt, extra in (
+                (1, 0, {}), (3, 0, {"flags": ADD}), (40, 0, {}), (17, 9, {"c": "bias"}), (0, 64, {"flags": ADD}),
+                (2, 33, {"flags": ADD, "c": "bias"}), (5, 0, {"region": REGION_LOGITS}),
+            ):  # fmt: skip
+                state = {**counts(n_decode, n_prompt), "max_decode": max_decode}
+                if "region" in extra:
+                    state.update(n_decode=0, n_prompt=20, n_logits=n_decode)
+                expected = y.astype(np.float64)
+                for r in [*range(n_decode), *range(max_decode, max_decode + n_prompt)]:
+                    before = y[r, :n] if extra.get("flags") == ADD else 0
+                    expected[r, :n] = product[r] + before + (bias if "c" in extra else 0)
+                yield Case(f"matmul {t.name} {k} wide, {n_decode}+{n_prompt} rows, {extra}", "matmul",
+                           {**fields, **extra}, state, {"w": blocks, "act": act, "bias": bias, "y": y},
+                           {"y": expected}, {"y": 5e-6}, tile_scratch_bytes(k))  # fmt: skip
+
+
 def cases(level: str) -> Iterator[Case]:
     """Every op case for a CPU level."""
     yield from elementwise()
@@ -251,3 +296,4 @@ def cases(level: str) -> Iterator[Case]:
     yield from per_head()
     yield from storing()
     yield from attending()
+    yield from multiplying(level)
