@@ -83,6 +83,7 @@ class ChatFormat(Format):
         return [_delta(choice.index, {"role": "assistant", "content": ""})]
 
     def parts(self, piece: Piece) -> list[Object]:
+        """The text and its scores, then the finish reason by itself."""
         parts = []
         if piece.text or piece.tokens:
             parts.append(_delta(piece.index, {"content": piece.text}, self._logprobs(piece.tokens)))

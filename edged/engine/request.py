@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Literal, Protocol, Union
+from typing import Literal, Protocol
 
 from edged.errors import EdgedError
 
@@ -102,7 +102,7 @@ class Failed:
     error: EdgedError
 
 
-Event = Union[Token, PromptScores, Done, Failed]
+Event = Token | PromptScores | Done | Failed
 Sink = Callable[[Event], None]
 
 

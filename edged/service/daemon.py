@@ -10,7 +10,6 @@ import asyncio
 import logging
 import os
 import signal
-import sys
 import threading
 from collections.abc import Callable, MutableMapping
 from contextlib import suppress
@@ -27,9 +26,6 @@ from edged.service.sd_notify import Notifier
 from edged.service.worker import Worker
 from edged.transports import unix
 from edged.transports.stream import Stream
-
-SWITCH_INTERVAL = 2e-4
-"""Seconds a Python thread may keep the interpreter from the engine's; the default of 5 ms triples a 2.5 ms step."""
 
 TICK = 1.0
 """Seconds between looks at the model file and the engine's progress, less if the watchdog wants it."""
@@ -77,16 +73,16 @@ class Daemon:
         """Serve until told to stop; returns the exit code. Raises EdgedError if the daemon cannot start."""
         self._loop = asyncio.get_running_loop()
         self._end: asyncio.Future[int] = self._loop.create_future()
-        sys.setswitchinterval(SWITCH_INTERVAL)
+        self._handle_signals()
         limits = self.limits
-        if self._listener is None:
-            self._listener = unix.listen(limits.socket, mode=limits.mode, group=limits.group, backlog=limits.backlog)
         try:
+            if self._listener is None:
+                self._listener = unix.listen(limits.socket, mode=limits.mode, group=limits.group,
+                                             backlog=limits.backlog)  # fmt: skip
             server = await self._loop.create_server(
                 lambda: Stream(self._http.serve, limits.write_timeout),
                 sock=self._listener.socket, backlog=limits.backlog,
-            )
-            self._handle_signals()
+            )  # fmt: skip
             loading = asyncio.ensure_future(self._start())
             ticking = asyncio.ensure_future(self._tick())
             try:
@@ -97,7 +93,8 @@ class Daemon:
                 await self._stop(loading)
         finally:
             self._leave_signals()
-            self._listener.close()
+            if self._listener is not None:
+                self._listener.close()
             self._worker.close()
             self._notifier.close()
 
@@ -191,8 +188,8 @@ class Daemon:
 
     def _on_signal(self, number: int, frame: object) -> None:
         if self._signalled:  # asked a second time: at once
-            assert self._listener is not None
-            self._listener.remove()
+            if self._listener is not None:
+                self._listener.remove()
             os._exit(0)
         self._signalled = True
         self._loop.call_soon_threadsafe(self.stop)

@@ -102,6 +102,7 @@ class Stream(asyncio.Protocol):
     # what asyncio calls
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Start the task."""
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
         transport.set_write_buffer_limits(high=WRITE_LIMIT)
