@@ -109,6 +109,7 @@ class Stream(asyncio.Protocol):
         self.task = asyncio.ensure_future(self._run())
 
     def data_received(self, data: bytes) -> None:
+        """Keep bytes for the reader; beyond READ_LIMIT leave them to the kernel."""
         assert self._transport is not None
         self._received += data
         if len(self._received) > READ_LIMIT:
@@ -122,6 +123,7 @@ class Stream(asyncio.Protocol):
         return not self._drop_if_gone()
 
     def connection_lost(self, error: Exception | None) -> None:
+        """The client is gone: whatever is done for it ends."""
         self._eof = True
         if self._last_call is not None:
             self._last_call.cancel()
