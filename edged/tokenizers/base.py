@@ -66,8 +66,8 @@ class Tokenizer(ABC):
 
     def token_bytes(self, id: int) -> bytes:
         """Bytes a token stands for, control tokens by their text. Raises IndexError."""
-        type = self.vocab.types[id] if 0 <= id < self.n_vocab else TokenType.NORMAL
         piece = self.vocab.piece(id)
+        type = self.vocab.types.item(id)
         if type == TokenType.NORMAL:
             return self._piece_bytes(piece)
         if type == TokenType.BYTE:
@@ -84,7 +84,7 @@ class Tokenizer(ABC):
         return None if id < 0 else id
 
     def is_control(self, id: int) -> bool:
-        """Whether a token is a mark for the model, not text."""
+        """Whether a token is a mark for the model, not text. Raises IndexError."""
         return self.vocab.types.item(id) in (TokenType.CONTROL, TokenType.UNKNOWN)
 
     def control_pieces(self) -> list[str]:
@@ -119,7 +119,7 @@ class Tokenizer(ABC):
     def _all_special(self) -> SpecialTokens:
         return self._special_tokens(TokenType.USER_DEFINED, TokenType.CONTROL, TokenType.UNKNOWN)
 
-    def _special_tokens(self, *types: TokenType) -> SpecialTokens:
+    def _special_tokens(self, *types: int) -> SpecialTokens:
         pieces = self.vocab.pieces_of_type(*types)
         return SpecialTokens({piece.decode("utf-8", "surrogateescape"): id for piece, id in pieces.items()})
 

@@ -41,7 +41,7 @@ class Bpe(Tokenizer):
         if name is None:
             log.warning("the model names no pretokenizer (%spre): the default one is used", PREFIX)
             name = "default"
-        if name not in PRETOKENIZERS:
+        if not isinstance(name, str) or name not in PRETOKENIZERS:
             known = ", ".join(sorted(PRETOKENIZERS))
             raise BadModel(f"{PREFIX}pre: unknown pretokenizer {name!r}", hint=f"known: {known}")
         self._pretokenizer = PRETOKENIZERS[name]

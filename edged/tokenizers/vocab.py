@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from enum import IntEnum
 from typing import Any
 
 import numpy as np
@@ -22,8 +21,8 @@ log = logging.getLogger(__name__)
 PREFIX = "tokenizer.ggml."
 
 
-class TokenType(IntEnum):
-    """gguf.md, tokenizer.ggml.token_type."""
+class TokenType:
+    """gguf.md, tokenizer.ggml.token_type. Plain numbers: an Enum member costs more to look up than a piece."""
 
     NORMAL = 1
     UNKNOWN = 2
@@ -33,8 +32,8 @@ class TokenType(IntEnum):
     BYTE = 6
 
 
-# Pieces that end an answer, whatever ids the metadata names, and are control tokens whatever type it gives them: so "</s>"
-# of Gemma is no HTML tag in text. Source: llama.cpp, llama-vocab.cpp, special_eog_ids.
+# Pieces that end an answer whatever ids the metadata names, and are control tokens whatever type it gives them: "</s>"
+# of Gemma is then no HTML tag in text. Source: llama.cpp, llama-vocab.cpp, special_eog_ids.
 END_PIECES = (
     "<|eot_id|>",
     "<|im_end|>",
@@ -111,7 +110,7 @@ class Vocabulary:
             raise IndexError(f"token id {id} is outside the vocabulary of {self.size}")
         return self._strings.raw(id)
 
-    def pieces_of_type(self, *types: TokenType) -> dict[bytes, int]:
+    def pieces_of_type(self, *types: int) -> dict[bytes, int]:
         """Pieces with one of these types and their ids, the lowest of equal ones."""
         wanted = np.zeros(256, bool)
         wanted[list(types)] = True
