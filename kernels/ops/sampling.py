@@ -128,25 +128,32 @@ def total_weight(logits, n, m, temperature):
     return total
 
 
+@helper
+def draw_from_chunk(logits, i0, i1, m, temperature, part):
+    """The token of i0..i1 at which the running sum of weights passes `part` (< 1) of the sum of all."""
+    total = f64(0.0)
+    for i in range(i0, i1):
+        total += f64(exp_of((logit(logits, i) - m) / temperature))
+    running = f64(0.0)
+    for i in range(i0, i1):
+        running += f64(exp_of((logit(logits, i) - m) / temperature))
+        if running > part * total:
+            return i
+    return i1 - 1
+
+
 @export("ptr, i64, f32, f32, i64 -> i64", internal=True)
 def draw_from_all(logits, n, m, temperature, draw):
     """The token at which the running sum of exp((logit - m) / temperature) passes draw / 2**32 of the total."""
     target = f64(draw) * UNIT * total_weight(logits, n, m, temperature)
-    running, last = f64(0.0), -1
+    running = f64(0.0)
     for i in range(0, n, CHUNK):
         end = min(n, i + CHUNK)
-        after = running + f64(chunk_sum(logits, i, end, m, temperature))
-        if after > target:  # true for the last chunk that has weight, at the latest
-            for j in range(i, end):
-                w = exp_of((logit(logits, j) - m) / temperature)
-                running += f64(w)
-                if w > f32(0.0):
-                    last = j
-                    if running > target:
-                        return j
-            return last
-        running = after
-    return last
+        weight = f64(chunk_sum(logits, i, end, m, temperature))
+        if running + weight > target:  # true of the last chunk that has weight, at the latest
+            return draw_from_chunk(logits, i, end, m, temperature, (target - running) / weight)
+        running += weight
+    return n - 1
 
 
 best_of = extern("best_token", "ptr, i64 -> i64")
