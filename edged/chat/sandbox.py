@@ -144,6 +144,16 @@ class Sandbox(ImmutableSandboxedEnvironment):
             return not attr.startswith("_")
         return attr in _METHODS.get(type(obj), ())
 
+    def getattr(self, obj: Any, attribute: str) -> Any:
+        """`obj.attribute`: of an object of the conversation, a listed method or a key."""
+        if isinstance(obj, dict) and attribute not in _METHODS[dict]:
+            return obj[attribute] if attribute in obj else self.undefined(obj=obj, name=attribute)
+        return super().getattr(obj, attribute)
+
+    def unsafe_undefined(self, obj: Any, attribute: str) -> NoReturn:
+        """What is not listed."""
+        raise BadTemplate(f"the chat template uses {attribute!r} of a {type(obj).__name__}, which is not supported")
+
     def wrap_str_format(self, value: Any) -> None:
         """str.format is not among the methods."""
 
