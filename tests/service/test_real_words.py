@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -28,7 +27,7 @@ def daemon(smollm2_path: Path) -> Iterator[Running]:
 
         def load(config: Config, post: Post) -> LoadedModel:
             engine._post = post
-            engine.info = replace(engine.info, n_vocab=tokenizer.n_vocab)
+            engine.info = engine.info._replace(n_vocab=tokenizer.n_vocab)
             return LoadedModel("smollm2", engine, tokenizer, chat.open(model.meta, tokenizer), close=engine.close)
 
         with Running(engine, load=load) as running:
