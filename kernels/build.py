@@ -66,7 +66,8 @@ class Front:
         self.library = self.context.codegen().create_library("edged")
         self.flags = compiler.Flags()
         self.flags.no_compile = self.flags.no_cpython_wrapper = self.flags.no_cfunc_wrapper = True
-        self.flags.nrt = False
+        self.flags.nrt = self.flags.enable_ssa = False
+        self.flags.no_rewrites = True
         self.flags.error_model = "numpy"  # division by zero raises nothing
         self.expander = Expander(target.values(), self._callable)
         self.names: dict[str, str] = {}  # IR names of the kernels by symbol
