@@ -5,7 +5,7 @@ A field that is not known is ignored, as other servers do; one whose meaning wou
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from edged.api.fields import Fields, integer, number, token_ids, wrong_type
@@ -79,7 +79,7 @@ class Options:
 
     def _sampling(self, j: int) -> Sampling:
         seed = self.sampling.seed
-        return self.sampling if seed is None else replace(self.sampling, seed=(seed + j) % 2**64)
+        return self.sampling if seed is None else self.sampling._replace(seed=(seed + j) % 2**64)
 
 
 def read_options(fields: Fields, limits: ServerConfig, n_vocab: int) -> Options:

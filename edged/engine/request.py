@@ -1,5 +1,7 @@
 """What goes into an engine and what comes out: plain values, no behaviour.
 
+Named tuples, because a dataclass costs every start ten times as much and every token three times.
+
 `Engine.submit(Request, sink) -> Handle`; the sink is called with `Token` events in order, then exactly one `Done` or
 `Failed`. `Handle.cancel()` may be called from any thread at any time; the sink still gets its one `Done("cancelled")`.
 """
@@ -7,16 +9,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 from edged.errors import EdgedError
 
 FinishReason = Literal["stop", "length", "cancelled"]
 
 
-@dataclass(frozen=True)
-class Sampling:
+class Sampling(NamedTuple):
     """Sampler settings, with llama.cpp's defaults; applied in llama.cpp's order: bias, penalties, top-k, top-p,
     min-p, temperature, draw.
 
@@ -36,8 +36,7 @@ class Sampling:
     seed: int | None = None
 
 
-@dataclass(frozen=True)
-class Request:
+class Request(NamedTuple):
     """One generation: token ids in, token ids out.
 
     max_tokens None means up to the end of the context. `stop_ids` end the answer (they are reported as a Token event
@@ -47,15 +46,14 @@ class Request:
 
     prompt: tuple[int, ...]
     max_tokens: int | None = None
-    sampling: Sampling = field(default_factory=Sampling)
+    sampling: Sampling = Sampling()
     stop_ids: frozenset[int] = frozenset()
     top_logprobs: int | None = None
     prompt_logprobs: bool = False
     deterministic: bool = False
 
 
-@dataclass(frozen=True)
-class Usage:
+class Usage(NamedTuple):
     """Token counts and times of one request. Times in seconds."""
 
     prompt_tokens: int
@@ -69,8 +67,7 @@ class Usage:
 TopLogprobs = tuple[tuple[int, float], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Token:
+class Token(NamedTuple):
     """One generated token. `stop`: it is one of `Request.stop_ids`, the answer ends before it."""
 
     id: int
@@ -79,24 +76,21 @@ class Token:
     stop: bool = False
 
 
-@dataclass(frozen=True)
-class PromptScores:
+class PromptScores(NamedTuple):
     """Log-probabilities of prompt tokens 1..n-1 given their predecessors, and the best alternatives at each place."""
 
     logprobs: tuple[float, ...]
     tops: tuple[TopLogprobs, ...] = ()
 
 
-@dataclass(frozen=True)
-class Done:
+class Done(NamedTuple):
     """The request ended well: by a stop id, by its token or context limit, or because it was cancelled."""
 
     reason: FinishReason
     usage: Usage
 
 
-@dataclass(frozen=True)
-class Failed:
+class Failed(NamedTuple):
     """The request failed; nothing more comes."""
 
     error: EdgedError
@@ -113,8 +107,7 @@ class Handle(Protocol):
         """Stop this request at the next row tile; idempotent, from any thread."""
 
 
-@dataclass(frozen=True)
-class EngineInfo:
+class EngineInfo(NamedTuple):
     """Fixed facts of a loaded engine, for limits, `/v1/models` and metrics."""
 
     model: str

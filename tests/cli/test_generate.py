@@ -206,8 +206,6 @@ def test_bench_rows(serve: Callable, monkeypatch: pytest.MonkeyPatch, capsysbina
 
 def timed(engine: StubEngine) -> StubEngine:
     """The engine says that each prompt took 2 s and each generation 4 s."""
-    from dataclasses import replace
-
     from edged.engine.request import Done
 
     submit = engine.submit
@@ -215,7 +213,7 @@ def timed(engine: StubEngine) -> StubEngine:
     def patched(request, sink):
         def with_times(event):
             if isinstance(event, Done):
-                event = replace(event, usage=replace(event.usage, prefill_s=2.0, decode_s=4.0))
+                event = event._replace(usage=event.usage._replace(prefill_s=2.0, decode_s=4.0))
             sink(event)
 
         return submit(request, with_times)

@@ -63,6 +63,6 @@ def test_every_setting_is_a_flag_with_its_variable_and_default(name: str) -> Non
 
 
 def test_sampling_options_are_the_sampler_with_its_defaults() -> None:
-    fields = set(Sampling.__dataclass_fields__) - {"logit_bias"}
+    fields = set(Sampling._fields) - {"logit_bias"}
     assert {knob.field for knob in KNOBS} == fields
     assert {knob.field: knob.default for knob in KNOBS} == {name: getattr(Sampling(), name) for name in fields}
