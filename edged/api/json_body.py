@@ -18,6 +18,7 @@ from edged.errors import BadRequest
 MAX_DEPTH = 64
 MAX_DIGITS = 32
 
+_ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 _NOT_BRACKETS = bytes(set(range(256)) - set(b'"[]{}'))
 _AS_SQUARE = bytes.maketrans(b"{}", b"[]")
@@ -46,7 +47,7 @@ def loads(body: bytes) -> dict[str, Any]:
 
 def dumps(value: Any) -> bytes:
     """Compact UTF-8. Raises ValueError for NaN and infinity: a reply must not hold what no other parser reads."""
-    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode("utf-8")
+    return _ENCODER.encode(value).encode("utf-8")
 
 
 def _check_depth(body: bytes) -> None:

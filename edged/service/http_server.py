@@ -37,15 +37,14 @@ class HttpServer:
     async def serve(self, stream: Stream) -> None:
         """One connection, from its first byte to its last."""
         self.counters["connections_total"] += 1
-        full = len(self._open) >= self._limits.max_connections
+        http = HttpConnection(self._limits.max_body)
+        if len(self._open) >= self._limits.max_connections:
+            reason = f"{len(self._open)} connections are open, as many as server.max_connections allows"
+            await self._refuse(stream, http, error_reply(Busy(reason)))
+            return
         self._open[stream] = False
         try:
-            if full:
-                limit = self._limits.max_connections
-                busy = error_reply(Busy(f"{limit} connections are open, as many as server.max_connections allows"))
-                await self._refuse(stream, HttpConnection(0), busy)
-            else:
-                await self._converse(stream, HttpConnection(self._limits.max_body))
+            await self._converse(stream, http)
         except asyncio.CancelledError:
             self.counters["dropped_total"] += self._open[stream]
             raise
