@@ -70,7 +70,7 @@ class Bpe(Tokenizer):
         return self._ids(merge(symbols, rank))
 
     def _fallback(self, symbol: bytes) -> list[int]:
-        return [self.vocab.find(character.encode()) for character in symbol.decode()]
+        return [self._find_text(character.encode()) for character in symbol.decode()]
 
     def _piece_bytes(self, piece: bytes) -> bytes:
         out = bytearray()

@@ -14,7 +14,7 @@ from typing import Any
 
 from edged.tokenizers.base import Tokenizer
 from edged.tokenizers.merge import merge
-from edged.tokenizers.vocab import PREFIX, Vocabulary
+from edged.tokenizers.vocab import Vocabulary, flag
 
 _SPACE = "▁"  # U+2581
 _SPACE_BYTES = _SPACE.encode()
@@ -27,7 +27,7 @@ class Spm(Tokenizer):
 
     def __init__(self, meta: Mapping[str, Any]) -> None:
         super().__init__(Vocabulary(meta, default_ids=_DEFAULT_IDS, add_bos=True))
-        self._space_prefix = bool(meta.get(PREFIX + "add_space_prefix", True))
+        self._space_prefix = flag(meta, "add_space_prefix", True)
 
     @cached_property
     def _cut(self) -> re.Pattern[str]:
@@ -52,8 +52,8 @@ class Spm(Tokenizer):
     def _fallback(self, symbol: bytes) -> list[int]:
         ids = []
         for byte in symbol:
-            id = self.vocab.find(b"<0x%02X>" % byte)
-            ids.append(id if id >= 0 else self.vocab.find(bytes((byte,))))
+            id = self._find_text(b"<0x%02X>" % byte)
+            ids.append(id if id >= 0 else self._find_text(bytes((byte,))))
         return ids
 
     def _piece_bytes(self, piece: bytes) -> bytes:

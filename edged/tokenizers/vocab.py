@@ -152,7 +152,7 @@ class Vocabulary:
 
     @staticmethod
     def _automatic(meta: Mapping[str, Any], name: str, default: bool, id: int | None) -> bool:
-        wanted = bool(meta.get(f"{PREFIX}add_{name}_token", default))
+        wanted = flag(meta, f"add_{name}_token", default)
         if wanted and id is None:
             log.warning("%sadd_%s_token is set, but there is no valid %s id: none is added", PREFIX, name, name)
             return False
@@ -181,6 +181,14 @@ def strings(meta: Mapping[str, Any], name: str) -> Strings:
     if isinstance(value, list) and all(isinstance(v, str | bytes) for v in value):
         return PackedStrings(value)
     raise BadModel(f"{PREFIX}{name} is not an array of strings")
+
+
+def flag(meta: Mapping[str, Any], name: str, default: bool) -> bool:
+    """A yes or no of the tokenizer's metadata. Raises BadModel if it is something else."""
+    value = meta.get(PREFIX + name, default)
+    if not isinstance(value, bool):
+        raise BadModel(f"{PREFIX}{name} is not a boolean")
+    return value
 
 
 def _types(meta: Mapping[str, Any], size: int) -> np.ndarray:
