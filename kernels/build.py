@@ -189,14 +189,17 @@ def library_path(level: str, out: Path = OUT) -> Path:
     return out / f"libedged_{level}.so"
 
 
-def build(target: Target, path: Path, *, force: bool = False) -> bool:
-    """Make the library of one level at `path`. Returns False when it is up to date."""
+def build(target: Target, path: Path, *, force: bool = False, only: str = "") -> bool:
+    """Make the library of one level at `path`. Returns False when it is up to date.
+
+    only: a package of kernels, `edged.kernels.types` say, to build a library without the rest.
+    """
     stamp = path.with_suffix(".stamp")
     digest = source_hash()
     if not force and path.exists() and stamp.exists() and stamp.read_text() == digest:
         return False
     load_kernels()
-    kernels = list(KERNELS.values())
+    kernels = [k for k in KERNELS.values() if k.function.__module__.startswith(only)]
     front = Front(target)
     code, assembly = optimise(target, front.run(kernels), kernels, front.names)
     path.parent.mkdir(parents=True, exist_ok=True)
