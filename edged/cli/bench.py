@@ -30,9 +30,7 @@ GREEDY = {"temperature": 0.0}
 @configured("model", "engine")
 def command(config: Config, prompts: tuple[int, ...], gens: tuple[int, ...], repetitions: int, as_json: bool) -> None:
     """Measure prompt and generation speed, one sequence at a time, as llama-bench does."""
-    from edged.service.loader import load
-
-    model = load(config)
+    model = generate.load(config)
     try:
         if not as_json:
             click.echo(f"{'model':<32} {'level':<16} {'threads':>7} {'test':>8} {'tokens/s':>18}")

@@ -43,9 +43,7 @@ def command(config: Config, socket: str, system: str, tokens: int, verbose: bool
 
         talk(ask, system)
         return
-    from edged.service.loader import load
-
-    model = load(config)
+    model = generate.load(config)
 
     def answer(messages: list[dict[str, str]], show: Callable[[str], None]) -> None:
         wanted = generate.request(model, model.chat.render(messages), tokens, sampling)

@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Callable, Sequence
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 from edged.engine.request import Done, Event, Failed, Request, Sampling, Token, Usage
+from edged.service import loader
 
 if TYPE_CHECKING:
+    from edged.config import Config
     from edged.service.loader import LoadedModel
+
+
+def load(config: Config) -> LoadedModel:
+    """The model, with what the start has made put out of the garbage collector's sight."""
+    model = loader.load(config)
+    if not gc.isenabled():  # see main
+        gc.freeze()
+        gc.enable()
+    return model
 
 
 def write(text: str) -> None:

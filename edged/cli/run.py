@@ -31,10 +31,8 @@ def command(config: Config, prompt: str | None, tokens: int, system: str, raw: b
 
     Without --model: the only model there is, or smollm2-135m-instruct.
     """
-    from edged.service.loader import load
-
     text = sys.stdin.read() if prompt is None else prompt
-    model = load(config)
+    model = generate.load(config)
     try:
         if raw:
             ids = model.tokenizer.encode(text, add_special=True)

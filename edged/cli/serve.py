@@ -25,9 +25,12 @@ def command(config: Config, show_config: bool) -> int:
 
         click.echo(dump(config), nl=False)
         return 0
+    import gc
     import logging
 
     from edged.service.app import App
+
+    gc.enable()  # see main: a daemon lives long
 
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
     return App(config).run()
