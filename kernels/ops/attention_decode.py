@@ -100,9 +100,9 @@ def attend_partition(op, table, kv_head, q, a, b, partial, ldp, scores):
     start = a // KV_PARTITION * KV_PARTITION
     begin, end = a // 8 * 8, (b + 7) // 8 * 8
     for pos in range(begin, end, 4):
-        block, row = pos // KV_BLOCK, pos % KV_BLOCK * dim * 2
-        k = head_block(op, table, block, kv_head) + row
-        ahead = head_block(op, table, min(block + 1, (b - 1) // KV_BLOCK), kv_head) + row
+        block, within = pos // KV_BLOCK, pos % KV_BLOCK * dim * 2
+        k = head_block(op, table, block, kv_head) + within
+        ahead = head_block(op, table, min(block + 1, (b - 1) // KV_BLOCK), kv_head) + within
         scores_of(q, k, ahead, scores + (pos - start) * 4, dim, scale)
     for h in range(HEADS):
         row, to = scores + (h * KV_PARTITION + begin - start) * 4, partial + h * ldp * 4

@@ -224,16 +224,16 @@ def select_top(logits, n, ids, k):
 
 
 @export("ptr, i64, ptr, f32, f32 -> i64", internal=True)
-def select_likely(logits, n, ids, m, min_p):
-    """ids[0..result] become the tokens with exp(logit - m) >= min_p and > 0, as a heap whose root ranks first."""
+def select_likely(logits, n, ids, m, least):
+    """ids[0..result] become the tokens with exp(logit - m) >= least and > 0, as a heap whose root ranks first."""
     count = 0
     for i in range(0, n, CHUNK):
         end = min(n, i + CHUNK)
         p = exp_of(chunk_max(logits, i, end) - m)
-        if p >= min_p and p > f32(0.0):
+        if p >= least and p > f32(0.0):
             for j in range(i, end):
                 p = exp_of(logit(logits, j) - m)
-                if p >= min_p and p > f32(0.0):
+                if p >= least and p > f32(0.0):
                     put(ids, count, j)
                     count += 1
     heapify(logits, ids, count, 1)
@@ -310,10 +310,13 @@ def draw_filtered(logits, n, params, ids, m, temperature, draw):
         top_of(logits, n, ids, k)
         weight = heap_weight(logits, ids, count, m)
     else:
-        count = likely_of(logits, n, ids, m, min_p)
-        weight = f64(0.0)
+        weight, least = f64(0.0), min_p
         if top_p < f32(1.0):
+            # All tokens that weigh less than (1 - top_p) / n of the total together weigh less than 1 - top_p of it:
+            # top-p needs none of them. Half of that, to be safe from rounding.
             weight = total_weight(logits, n, m, f32(1.0))
+            least = max_of(min_p, f32(0.5 * (1.0 - f64(top_p)) * weight / f64(n)))
+        count = likely_of(logits, n, ids, m, least)
     enough = f64(top_p) * weight
     left, running, total = count, f64(0.0), f64(0.0)
     while left > 0:
