@@ -7,12 +7,11 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from edged.kernels.levels import TARGETS
 from edged.kernels.ops import (
     add, attention, embed, gate, gather, headnorm, kv_store, layernorm, matmul, quantise, rmsnorm, rope, scale, softcap,
 )  # fmt: skip
 from edged.kernels.table import (
-    ACT_BLOCK, ACT_F32, ACT_Q8_32, ACT_Q8_256, ADD, KV_BLOCK, REGION_LOGITS, TYPES, ActKind, act_bytes, act_row_parts,
+    ACT_BLOCK, ACT_F32, ACT_Q8_32, ACT_Q8_256, ADD, KV_BLOCK, LEVEL_BY_NAME, REGION_LOGITS, TYPES, ActKind, act_bytes, act_row_parts,
     attention_scratch_bytes, partials_bytes, tile_scratch_bytes,
 )  # fmt: skip
 from tests.kernels.case_runner import Case
@@ -110,15 +109,14 @@ def awkward_rows(rng: np.random.Generator, rows: int, k: int) -> np.ndarray:
 def quantising(level: str) -> Iterator[Case]:
     """quantise, all kinds; integers and scales bit for bit."""
     rng = np.random.default_rng(3)
-    target = TARGETS[level]
-    lanes = target.level.lanes
+    lanes, bias = LEVEL_BY_NAME[level].lanes, LEVEL_BY_NAME[level].bias
     for kind, widths in ((ACT_F32, WIDTHS), (ACT_Q8_32, WIDTHS), (ACT_Q8_256, (256, 1024, 1280))):
         for k in widths:
             for n_decode, n_prompt in BATCHES:
                 x = awkward_rows(rng, ROWS, max(k, 512))[:, :k].copy()
                 out = np.zeros(act_bytes(kind, k, MAX_DECODE, MAX_PROMPT, lanes), np.uint8)
                 records = quantise.reference_rows(x[:n_decode], kind).ravel()
-                panels = quantise.reference_panels(x[MAX_DECODE : MAX_DECODE + n_prompt], kind, lanes, target.bias)
+                panels = quantise.reference_panels(x[MAX_DECODE : MAX_DECODE + n_prompt], kind, lanes, bias)
                 expected, first = out.copy(), MAX_DECODE * act_row_parts(kind, k)[-1]
                 expected[: records.size] = records
                 expected[first : first + panels.size] = panels.ravel()
@@ -255,8 +253,7 @@ def dequantised(x: np.ndarray, kind: ActKind) -> np.ndarray:
 def multiplying(level: str) -> Iterator[Case]:
     """matmul of every tensor type: single rows, groups, prompt rows, bias, ADD, LOGITS rows, a longer output row."""
     rng = np.random.default_rng(7)
-    target = TARGETS[level]
-    lanes, max_decode, n = target.level.lanes, 40, 83
+    lanes, max_decode, n = LEVEL_BY_NAME[level].lanes, 40, 83
     rows = max_decode + MAX_PROMPT
     for t in TYPES:
         for k in (256, 1280):
@@ -265,7 +262,7 @@ def multiplying(level: str) -> Iterator[Case]:
             w = importlib.import_module(f"edged.kernels.types.{t.name}").dequantise(blocks).reshape(n, k)
             x = rng.standard_normal((rows, k)).astype(np.float32)
             records = quantise.reference_rows(x[:max_decode], t.act).ravel()
-            panels = quantise.reference_panels(x[max_decode:], t.act, lanes, target.bias).ravel()
+            panels = quantise.reference_panels(x[max_decode:], t.act, lanes, LEVEL_BY_NAME[level].bias).ravel()
             act = np.concatenate([records, panels])
             assert act.size == act_bytes(t.act, k, max_decode, MAX_PROMPT, lanes)
             bias = rng.standard_normal(n).astype(np.float32) * 10
