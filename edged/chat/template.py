@@ -101,7 +101,7 @@ class ChatTemplate:
 
     @cached_property
     def _first_characters(self) -> frozenset[str]:
-        return frozenset(piece[0] for piece in self._tokenizer.control_pieces())
+        return self._tokenizer.control_beginnings()
 
     def _control(self, ids: Iterable[int]) -> list[int]:
         return [id for id in ids if self._tokenizer.is_control(id)]

@@ -87,10 +87,9 @@ class Tokenizer(ABC):
         """Whether a token is a mark for the model, not text. Raises IndexError."""
         return self.vocab.types.item(id) in (TokenType.CONTROL, TokenType.UNKNOWN)
 
-    def control_pieces(self) -> list[str]:
-        """Texts that `special` turns into control tokens."""
-        pieces = self.vocab.pieces_of_type(TokenType.CONTROL, TokenType.UNKNOWN)
-        return [piece.decode("utf-8", "replace") for piece in pieces if piece]
+    def control_beginnings(self) -> frozenset[str]:
+        """First characters of the texts that `special` turns into control tokens."""
+        return self.vocab.beginnings(TokenType.CONTROL, TokenType.UNKNOWN)
 
     def special_parts(self, text: str) -> list[str | int]:
         """Text and the ids of the special tokens in it, as `encode(text, special=True)` finds them."""

@@ -6,7 +6,6 @@ list; a merge is looked up by its own text, "left right", so no rule is ever par
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from functools import cached_property
 from typing import Any
@@ -16,9 +15,7 @@ from edged.tokenizers.base import Tokenizer
 from edged.tokenizers.index import StringIndex
 from edged.tokenizers.merge import merge
 from edged.tokenizers.pretokenizers import PRETOKENIZERS
-from edged.tokenizers.vocab import PREFIX, Vocabulary, strings
-
-log = logging.getLogger(__name__)
+from edged.tokenizers.vocab import PREFIX, Vocabulary, strings, warn
 
 
 def _byte_characters() -> list[str]:
@@ -39,7 +36,7 @@ class Bpe(Tokenizer):
     def __init__(self, meta: Mapping[str, Any]) -> None:
         name = meta.get(PREFIX + "pre")
         if name is None:
-            log.warning("the model names no pretokenizer (%spre): the default one is used", PREFIX)
+            warn("the model names no pretokenizer (%spre): the default one is used", PREFIX)
             name = "default"
         if not isinstance(name, str) or name not in PRETOKENIZERS:
             known = ", ".join(sorted(PRETOKENIZERS))

@@ -7,7 +7,6 @@ id is the one that text encodes to; the others still decode.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,9 +15,14 @@ import numpy as np
 from edged.errors import BadModel
 from edged.tokenizers.index import PackedStrings, StringIndex, Strings
 
-log = logging.getLogger(__name__)
-
 PREFIX = "tokenizer.ggml."
+
+
+def warn(message: str, *values: object) -> None:
+    """Log a warning about the model."""
+    import logging  # only now: not needed for a first token
+
+    logging.getLogger(__name__).warning(message, *values)
 
 
 class TokenType:
@@ -112,14 +116,26 @@ class Vocabulary:
 
     def pieces_of_type(self, *types: int) -> dict[bytes, int]:
         """Pieces with one of these types and their ids, the lowest of equal ones."""
-        wanted = np.zeros(256, bool)
-        wanted[list(types)] = True
-        ids = np.flatnonzero(wanted[self.types])[::-1]
+        ids = self._ids_of_type(types)[::-1]
         starts = self._strings.offsets[ids]
         ends = starts + self._strings.lengths[ids]
         data = self._strings.buffer.data
         spans = zip(starts.tolist(), ends.tolist(), ids.tolist(), strict=True)
         return {bytes(data[start:end]): id for start, end, id in spans}
+
+    def beginnings(self, *types: int) -> frozenset[str]:
+        """First characters of the pieces with one of these types."""
+        ids = self._ids_of_type(types)
+        ids = ids[self._strings.lengths[ids] > 0]
+        firsts = self._strings.buffer[self._strings.offsets[ids]]
+        _, examples = np.unique(firsts, return_index=True)
+        chosen = {*ids[examples].tolist(), *ids[firsts >= 0x80].tolist()}  # one for each ASCII character, all others
+        return frozenset(self.piece(id).decode("utf-8", "replace")[0] for id in chosen)
+
+    def _ids_of_type(self, types: tuple[int, ...]) -> np.ndarray:
+        wanted = np.zeros(256, bool)
+        wanted[list(types)] = True
+        return np.flatnonzero(wanted[self.types])
 
     def find(self, piece: bytes) -> int:
         """Lowest id of a piece, or -1."""
@@ -146,7 +162,7 @@ class Vocabulary:
         if value is None:
             return default if default is not None and default < self.size else None
         if type(value) is not int or not 0 <= value < self.size:
-            log.warning("%s = %r is outside the vocabulary of %d: disabled", key, value, self.size)
+            warn("%s = %r is outside the vocabulary of %d: disabled", key, value, self.size)
             return None
         return value
 
@@ -154,7 +170,7 @@ class Vocabulary:
     def _automatic(meta: Mapping[str, Any], name: str, default: bool, id: int | None) -> bool:
         wanted = flag(meta, f"add_{name}_token", default)
         if wanted and id is None:
-            log.warning("%sadd_%s_token is set, but there is no valid %s id: none is added", PREFIX, name, name)
+            warn("%sadd_%s_token is set, but there is no valid %s id: none is added", PREFIX, name, name)
             return False
         return wanted
 
