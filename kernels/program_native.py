@@ -16,8 +16,19 @@ from edged.kernels.export import export, extern, helper
 from edged.kernels.ops.dispatch import choose
 from edged.kernels.ops.record import CODE, FLAGS, N_DECODE, OP_SIGNATURE, PROGRESS, STOP
 from edged.kernels.simd import (
-    NR_FUTEX, atomic_add, atomic_load, atomic_store, i32, i64, load, pause, ptr, sched_yield, syscall, u16,
-)  # fmt: skip
+    NR_FUTEX,
+    atomic_add,
+    atomic_load,
+    atomic_store,
+    i32,
+    i64,
+    load,
+    pause,
+    ptr,
+    sched_yield,
+    syscall,
+    u16,
+)
 from edged.kernels.table import CONTROL, OP, OP_BY_NAME, OPS, SYNC
 
 GENERATION, SLEEPERS, OP_TABLE, N_OPS, STATE, SPIN, QUIT, ARRIVED, RELEASED, _, _ = (

@@ -25,7 +25,7 @@ def reference(
     q: np.ndarray, blocks_k: np.ndarray, blocks_v: np.ndarray, table: np.ndarray, pos: np.ndarray, seq: np.ndarray,
     scale: float, window: int = 0, softcap: float = 0.0,
 ) -> np.ndarray:  # fmt: skip
-    """q: (rows, heads, dim); blocks: (block, kv_head, KV_BLOCK, dim); table: (seqs, blocks); -> f64 (rows, heads, dim)."""
+    """q: (rows, heads, dim); blocks: (block, kv_head, KV_BLOCK, dim); table: (seqs, blocks); returns f64 like q."""
     out = np.empty(q.shape)
     group = q.shape[1] // blocks_k.shape[1]
     for r, (p, s) in enumerate(zip(pos, seq, strict=True)):

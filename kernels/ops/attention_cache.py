@@ -7,8 +7,19 @@ from edged.kernels.ops.elementary import vexp
 from edged.kernels.ops.record import I2, I3, POS, SEQ, STRIDE, C, E, N
 from edged.kernels.ops.softcap import vcap
 from edged.kernels.simd import (
-    f32, f32x8, get, hsum, i32, i64, load, ptr, splat, store, where_gt, zero,
-)  # fmt: skip
+    f32,
+    f32x8,
+    get,
+    hsum,
+    i32,
+    i64,
+    load,
+    ptr,
+    splat,
+    store,
+    where_gt,
+    zero,
+)
 from edged.kernels.table import KV_BLOCK
 
 MINUS_INF = float("-inf")

@@ -8,15 +8,40 @@ from __future__ import annotations
 
 from edged.kernels.export import export, extern, helper
 from edged.kernels.ops.attention_cache import (
-    MINUS_INF, exponentials, first_visible, head_block, max_of, position, prepare, row_max, table_of,
-)  # fmt: skip
+    MINUS_INF,
+    exponentials,
+    first_visible,
+    head_block,
+    max_of,
+    position,
+    prepare,
+    row_max,
+    table_of,
+)
 from edged.kernels.ops.dispatch import choose
 from edged.kernels.ops.elementary import exp_of
 from edged.kernels.ops.record import F0, F1, I0, I1, I2, N_DECODE, STOP, A, B, D, K, N, scratch, share
 from edged.kernels.simd import (
-    atomic_load, concat, cvt_f32, f16x8, f32, f32x4, f32x8, fma, high, i32, i64, load, low, prefetch, ptr, shuffle, splat,
-    store, zero,
-)  # fmt: skip
+    atomic_load,
+    concat,
+    cvt_f32,
+    f16x8,
+    f32,
+    f32x4,
+    f32x8,
+    fma,
+    high,
+    i32,
+    i64,
+    load,
+    low,
+    prefetch,
+    ptr,
+    shuffle,
+    splat,
+    store,
+    zero,
+)
 from edged.kernels.table import KV_BLOCK, KV_PARTITION
 from edged.kernels.unroll import Param, static
 
@@ -160,7 +185,7 @@ def heads_per_task(op, state, nth):
     portions = (group + MAX_HEADS - 1) // MAX_HEADS
     tasks = 0
     for row in range(load(i64, state + N_DECODE)):
-        count, first = partition_count(op, state, row)
+        count, _ = partition_count(op, state, row)
         tasks += count * kv_heads * portions
     if tasks < 2 * nth:
         return 1
@@ -195,7 +220,7 @@ def attend_decode(op, state, ith, nth):
 @helper
 def merge_head(op, row, head, first, count, dim):
     """out = sum(w acc) / sum(w l), w = exp(m - max m), over the partitions in order."""
-    partial, ldp = partial_at(op, row, head, first)
+    partial, _ = partial_at(op, row, head, first)
     record = (HEADER + dim) * 4
     m = f32(MINUS_INF)
     for i in range(count):

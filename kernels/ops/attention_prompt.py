@@ -9,15 +9,49 @@ from __future__ import annotations
 
 from edged.kernels.export import export, extern, helper
 from edged.kernels.ops.attention_cache import (
-    MINUS_INF, exponentials, first_visible, head_block, max_of, position, prepare, row_max, table_of,
-)  # fmt: skip
+    MINUS_INF,
+    exponentials,
+    first_visible,
+    head_block,
+    max_of,
+    position,
+    prepare,
+    row_max,
+    table_of,
+)
 from edged.kernels.ops.elementary import exp_of
 from edged.kernels.ops.record import (
-    F0, F1, I0, I1, I2, MAX_DECODE, N_PROMPT, SEQ, STOP, A, D, K, scratch,
-)  # fmt: skip
+    F0,
+    F1,
+    I0,
+    I1,
+    I2,
+    MAX_DECODE,
+    N_PROMPT,
+    SEQ,
+    STOP,
+    A,
+    D,
+    K,
+    scratch,
+)
 from edged.kernels.simd import (
-    atomic_load, concat, cvt_f32, f16x8, f32, f32x8, fma, i32, i64, load, ptr, shuffle, splat, store, zero,
-)  # fmt: skip
+    atomic_load,
+    concat,
+    cvt_f32,
+    f16x8,
+    f32,
+    f32x8,
+    fma,
+    i32,
+    i64,
+    load,
+    ptr,
+    shuffle,
+    splat,
+    store,
+    zero,
+)
 from edged.kernels.table import ATTENTION_TILE, KV_BLOCK, KV_PARTITION
 from edged.kernels.unroll import static
 
@@ -78,7 +112,7 @@ def transpose_keys(k, out, dim):
 
 @export("ptr, ptr, i64, i64, i64", internal=True)
 def convert_values(v, out, dim, p0, p1):
-    """v: f16 (KV_BLOCK, dim) -> out: f32 (KV_BLOCK, wide); rows outside p0..p1, which may hold anything, become zero."""
+    """v: f16 (KV_BLOCK, dim) -> out: f32 (KV_BLOCK, wide). Rows outside p0..p1 may hold anything: they become zero."""
     wide = (dim + 15) // 16 * 16
     for p in range(KV_BLOCK):
         for i in range(wide // 8):

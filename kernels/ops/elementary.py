@@ -4,8 +4,22 @@ from __future__ import annotations
 
 from edged.kernels.export import helper
 from edged.kernels.simd import (
-    ashr, bitcast, cvt_f32, cvt_i32, f32, f32x8, fma, get, i32, i32x8, shl, splat, vabs, vround, where_gt,
-)  # fmt: skip
+    ashr,
+    bitcast,
+    cvt_f32,
+    cvt_i32,
+    f32,
+    f32x8,
+    fma,
+    get,
+    i32,
+    i32x8,
+    shl,
+    splat,
+    vabs,
+    vround,
+    where_gt,
+)
 
 EXP_MAX = 89.0  # results above 2**127.5 are inf
 EXP_MIN = -87.33  # results below the smallest normal number are flushed to zero

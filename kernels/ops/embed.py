@@ -7,8 +7,17 @@ import numpy as np
 from edged.kernels.export import export, helper
 from edged.kernels.ops.dispatch import by_type
 from edged.kernels.ops.record import (
-    F0, OP_SIGNATURE, STRIDE, TOKENS, TYPE, A, D, N, decode_rows, prompt_rows,
-)  # fmt: skip
+    F0,
+    OP_SIGNATURE,
+    STRIDE,
+    TOKENS,
+    TYPE,
+    A,
+    D,
+    N,
+    decode_rows,
+    prompt_rows,
+)
 from edged.kernels.simd import f32, f32x8, i32, i64, load, ptr, splat, store, u16
 
 

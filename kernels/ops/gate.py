@@ -11,7 +11,7 @@ import numpy as np
 from edged.kernels.export import export, helper
 from edged.kernels.ops.elementary import vsigmoid
 from edged.kernels.ops.record import I0, OP_SIGNATURE, A, B, D, N, columns, decode_rows, prompt_rows
-from edged.kernels.simd import address, f32, f32x8, fma, i64, load, ptr, splat, store
+from edged.kernels.simd import address, f32, f32x8, i64, load, ptr, splat, store
 
 GELU = 1
 TWO_SQRT_2_PI = 1.5957691216057308  # 2 sqrt(2 / pi)

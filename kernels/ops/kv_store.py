@@ -13,8 +13,23 @@ import numpy as np
 
 from edged.kernels.export import export, helper
 from edged.kernels.ops.record import (
-    I0, I1, I2, OP_SIGNATURE, POS, SEQ, STRIDE, A, B, C, D, K, N, decode_rows, prompt_rows, share,
-)  # fmt: skip
+    I0,
+    I1,
+    I2,
+    OP_SIGNATURE,
+    POS,
+    SEQ,
+    STRIDE,
+    A,
+    B,
+    C,
+    D,
+    K,
+    N,
+    decode_rows,
+    prompt_rows,
+    share,
+)
 from edged.kernels.simd import cvt_f16, f16x8, f32x8, i32, i64, load, ptr, store
 from edged.kernels.table import KV_BLOCK
 

@@ -12,9 +12,25 @@ from edged.kernels.export import export, helper
 from edged.kernels.ops.dispatch import by_type
 from edged.kernels.ops.quantise import row_record_bytes
 from edged.kernels.ops.record import (
-    FLAGS, I0, MAX_DECODE, N_PROMPT, OP_SIGNATURE, REGION, STOP, STRIDE, TYPE, A, B, C, D, K, N, decode_rows, scratch,
+    FLAGS,
+    I0,
+    MAX_DECODE,
+    N_PROMPT,
+    OP_SIGNATURE,
+    REGION,
+    STOP,
+    STRIDE,
+    TYPE,
+    A,
+    B,
+    C,
+    D,
+    K,
+    N,
+    decode_rows,
+    scratch,
     share,
-)  # fmt: skip
+)
 from edged.kernels.simd import address, atomic_load, f32, i32, i64, load, ptr, store, u16
 from edged.kernels.table import ADD, REGION_BODY, TYPES, ActKind
 

@@ -13,15 +13,54 @@ import numpy as np
 
 from edged.kernels.export import export, extern, helper
 from edged.kernels.ops.record import (
-    MAX_DECODE, N_PROMPT, OP_SIGNATURE, REGION, TYPE, A, D, N, columns, decode_rows, share,
-)  # fmt: skip
+    MAX_DECODE,
+    N_PROMPT,
+    OP_SIGNATURE,
+    REGION,
+    TYPE,
+    A,
+    D,
+    N,
+    columns,
+    decode_rows,
+    share,
+)
 from edged.kernels.simd import (
-    BIAS, NT, bitcast, cvt_i32, f32, f32x8, get, hsum, i8x8, i16, i32, i32x8, i64, load, ptr, shuffle, splat, store,
-    trunc, u16, vround, where_gt, zero,
-)  # fmt: skip
+    BIAS,
+    NT,
+    bitcast,
+    cvt_i32,
+    f32,
+    f32x8,
+    get,
+    hsum,
+    i8x8,
+    i16,
+    i32,
+    i32x8,
+    i64,
+    load,
+    ptr,
+    shuffle,
+    splat,
+    store,
+    trunc,
+    u16,
+    vround,
+    where_gt,
+    zero,
+)
 from edged.kernels.table import (
-    ACT_BLOCK, ACT_F32, ACT_Q8_32, ACT_Q8_256, REGION_BODY, TYPES, ActKind, act_panel_parts, act_row_parts,
-)  # fmt: skip
+    ACT_BLOCK,
+    ACT_F32,
+    ACT_Q8_32,
+    ACT_Q8_256,
+    REGION_BODY,
+    TYPES,
+    ActKind,
+    act_panel_parts,
+    act_row_parts,
+)
 from edged.kernels.unroll import static
 
 TYPES_OF_F32 = tuple(t.id for t in TYPES if t.act == ACT_F32)

@@ -9,8 +9,17 @@ import numpy as np
 
 from edged.kernels.export import export, helper
 from edged.kernels.ops.record import (
-    F0, FLAGS, OP_SIGNATURE, A, B, D, N, columns, decode_rows, prompt_rows,
-)  # fmt: skip
+    F0,
+    FLAGS,
+    OP_SIGNATURE,
+    A,
+    B,
+    D,
+    N,
+    columns,
+    decode_rows,
+    prompt_rows,
+)
 from edged.kernels.simd import address, f32, f32x8, fma, hsum, i64, load, ptr, splat, store, u16, vsqrt, zero
 from edged.kernels.table import ADD
 

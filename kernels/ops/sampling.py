@@ -18,8 +18,23 @@ from edged.kernels.export import export, extern, helper
 from edged.kernels.ops.attention_cache import max_of
 from edged.kernels.ops.elementary import exp_of, log_of, vexp
 from edged.kernels.simd import (
-    bitcast, f32, f32x8, get, hmax, hsum, i32, i32x8, i64, load, ptr, splat, store, u32, where_gt, zero,
-)  # fmt: skip
+    bitcast,
+    f32,
+    f32x8,
+    get,
+    hmax,
+    hsum,
+    i32,
+    i32x8,
+    i64,
+    load,
+    ptr,
+    splat,
+    store,
+    u32,
+    where_gt,
+    zero,
+)
 from edged.kernels.table import SAMPLE_NO_TOKEN, SAMPLE_NOT_FINITE, SAMPLING
 from edged.kernels.unroll import static
 

@@ -1,14 +1,11 @@
 """Runs op cases on a kernel library with numpy and ctypes alone, so that it works where numba does not (emulated Arm).
 
-    python -m tests.kernels.case_runner CASES.npz LEVEL      prints one line per case, exits 1 if one failed
-
 A case is one OP record, one STATE record, the buffers they point to, and what the buffers hold afterwards.
 """
 
 from __future__ import annotations
 
 import json
-import sys
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -133,20 +130,3 @@ def load(path: str) -> list[Case]:
                 parts[part][name] = file[key]
         cases.append(Case(**note, **parts))
     return cases
-
-
-def main(path: str, level: str) -> int:
-    from edged.kernels import load as kernels
-
-    library = kernels.open(level)
-    failed = 0
-    for case in load(path):
-        for threads in (1, 3):
-            wrong = differences(case, run(library, case, threads))
-            failed += len(wrong)
-            print(f"{case.name} on {threads} threads: {'; '.join(wrong) or 'ok'}")
-    return 1 if failed else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:]))

@@ -7,7 +7,6 @@ import pytest
 from edged.kernels import load
 from edged.kernels.table import LEVELS
 
-
 HERE = [level.name for level in LEVELS if load.cpu_features().issuperset(level.features)]
 
 

@@ -8,12 +8,38 @@ from collections.abc import Iterator
 import numpy as np
 
 from edged.kernels.ops import (
-    add, attention, embed, gate, gather, headnorm, kv_store, layernorm, matmul, quantise, rmsnorm, rope, scale, softcap,
-)  # fmt: skip
+    add,
+    attention,
+    embed,
+    gate,
+    gather,
+    headnorm,
+    kv_store,
+    layernorm,
+    matmul,
+    quantise,
+    rmsnorm,
+    rope,
+    scale,
+    softcap,
+)
 from edged.kernels.table import (
-    ACT_BLOCK, ACT_F32, ACT_Q8_32, ACT_Q8_256, ADD, KV_BLOCK, LEVEL_BY_NAME, REGION_LOGITS, TYPES, ActKind, act_bytes, act_row_parts,
-    attention_scratch_bytes, partials_bytes, tile_scratch_bytes,
-)  # fmt: skip
+    ACT_BLOCK,
+    ACT_F32,
+    ACT_Q8_32,
+    ACT_Q8_256,
+    ADD,
+    KV_BLOCK,
+    LEVEL_BY_NAME,
+    REGION_LOGITS,
+    TYPES,
+    ActKind,
+    act_bytes,
+    act_row_parts,
+    attention_scratch_bytes,
+    partials_bytes,
+    tile_scratch_bytes,
+)
 from tests.kernels.case_runner import Case
 
 MAX_DECODE, MAX_PROMPT = 8, 64
@@ -268,7 +294,8 @@ def multiplying(level: str) -> Iterator[Case]:
             bias = rng.standard_normal(n).astype(np.float32) * 10
             y = rng.standard_normal((rows, n + 5)).astype(np.float32) * 10
             product = matmul.reference(w, dequantised(x, t.act))
-            fields = {"type": t.id, "n": n, "k": k, "stride": t.row_bytes(k), "a": "w", "b": "act", "d": "y", "i0": n + 5}
+            shape = {"type": t.id, "n": n, "k": k, "stride": t.row_bytes(k), "i0": n + 5}
+            fields = {**shape, "a": "w", "b": "act", "d": "y"}
             for n_decode, n_prompt, extra in (
                 (1, 0, {}), (3, 0, {"flags": ADD}), (40, 0, {}), (17, 9, {"c": "bias"}), (0, 64, {"flags": ADD}),
                 (2, 33, {"flags": ADD, "c": "bias"}), (5, 0, {"region": REGION_LOGITS}),

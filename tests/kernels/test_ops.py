@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import collections
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from edged.kernels.table import OPS
-from tests.kernels.case_runner import Case, differences, run
+from tests.kernels import ops_on_arm
+from tests.kernels.case_runner import Case, differences, run, save
 
 
 @pytest.fixture(scope="module")
@@ -34,3 +37,22 @@ def test_op_matches_its_reference_on_any_number_of_threads(library: Any, cases: 
                 if shared[name].tobytes() != alone[name].tobytes():
                     wrong.append(f"{case.name}: {name} differs on {threads} threads")
     assert wrong == []
+
+
+@pytest.fixture(scope="module")
+def arm_cases(library: Any, cases: dict[str, list[Case]], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """About a tenth of the cases of each op: the emulated processor is slow."""
+    if library.lanes != 8:
+        pytest.skip("the cases of this level have other panels than Arm's")
+    folder = tmp_path_factory.mktemp("arm")
+    save(str(folder / "cases.npz"), [case for op in cases.values() for case in op[:: max(1, len(op) // 12)]])
+    np.save(folder / ops_on_arm.PROGRAM, ops_on_arm.program_logits(library, 1))
+    np.save(folder / ops_on_arm.SAMPLER, ops_on_arm.sampled(library))
+    return folder / "cases.npz"
+
+
+@pytest.mark.arm
+@pytest.mark.parametrize(("cpu", "level"), [("cortex-a72", "aarch64_neon"), ("cortex-a76", "aarch64_dotprod")])
+def test_ops_program_and_sampler_on_arm(arm: Any, arm_libraries: None, arm_cases: Path, cpu: str, level: str) -> None:
+    done = arm(cpu, ["-m", "tests.kernels.ops_on_arm", str(arm_cases), level])
+    assert done.returncode == 0, done.stdout + done.stderr

@@ -8,8 +8,17 @@ import numpy as np
 
 from edged.kernels.program import Program, address, aligned
 from edged.kernels.table import (
-    ACT_F32, ADD, KV_BLOCK, OP, OP_BY_NAME, REGION_LOGITS, STATE, SYNC, act_bytes, partials_bytes,
-)  # fmt: skip
+    ACT_F32,
+    ADD,
+    KV_BLOCK,
+    OP,
+    OP_BY_NAME,
+    REGION_LOGITS,
+    STATE,
+    SYNC,
+    act_bytes,
+    partials_bytes,
+)
 
 VOCAB, WIDTH, FF, HEADS, KV_HEADS, DIM, LAYERS = 96, 64, 160, 4, 2, 16, 2
 MAX_DECODE, MAX_PROMPT, SEQS, TABLE, LANES = 8, 64, 8, 12, 16
