@@ -38,8 +38,8 @@ _INSTRUCTIONS = (
 )
 
 
-def library() -> load.Library:
-    """Build it where it is out of date, and load it."""
+def library(only: str = "edged.kernels.types") -> load.Library:
+    """Build it where it is out of date, and load it. only: the package of kernels wanted."""
     if "avx2" not in load.cpu_features():
         pytest.skip("this processor has no AVX2")
     from edged.kernels import build, levels
@@ -48,6 +48,6 @@ def library() -> load.Library:
     own = [line for line in real.steps.splitlines() if not (line.startswith("declare") and _PREFIX in line)]
     steps = "\n".join(own).replace(_PREFIX, "@emulated.") + _INSTRUCTIONS
     target = replace(real, cpu="x86-64-v3", features="", steps=steps)
-    path = build.OUT / "emulated" / f"libedged_{LEVEL.name}.so"
-    build.build(target, path, only="edged.kernels.types")
+    path = build.OUT / "emulated" / only.rpartition(".")[2] / f"libedged_{LEVEL.name}.so"
+    build.build(target, path, only=only)
     return load.Library(LEVEL, str(path))

@@ -39,6 +39,17 @@ def test_op_matches_its_reference_on_any_number_of_threads(library: Any, cases: 
     assert wrong == []
 
 
+def test_quantise_with_sixteen_lanes_and_biased_bytes() -> None:
+    from tests.kernels import emulated, op_cases
+
+    vnni = emulated.library("edged.kernels.ops.quantise")
+    wrong = []
+    for case in op_cases.quantising(vnni.level.name):
+        for threads in (1, 2, 3):
+            wrong += differences(case, run(vnni, case, threads))
+    assert wrong == []
+
+
 @pytest.fixture(scope="module")
 def arm_cases(library: Any, cases: dict[str, list[Case]], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """About a tenth of the cases of each op: the emulated processor is slow."""
