@@ -244,6 +244,8 @@ OP_BY_NAME = {op.name: op for op in OPS}
 
 
 # -- sampling ----------------------------------------------------------------------------------------------------------
+#     sample(logits f32[n], n, SAMPLING record) -> token id, or SAMPLE_* below zero
+#     logprobs(logits f32[n], n, token, top, ids i32[top], values f32[top]) -> log-probability of the token
 # Filters as in llama.cpp, in its order: bias, penalties, top-k, top-p, min-p, temperature, draw. temperature <= 0:
 # greedy; top_k <= 0, top_p >= 1, min_p <= 0, repeat 1, presence 0, frequency 0: off. draw: uniform in 0 .. 2**32 - 1.
 # bias_ids i32[n_bias], bias f32[n_bias]; seen_ids i32[n_seen] without repeats, seen_counts i32[n_seen].
@@ -266,17 +268,6 @@ SAMPLE_NOT_FINITE, SAMPLE_NO_TOKEN = -1, -2  # results of `sample`: NaN or +inf 
 def sampling_scratch_bytes(n_vocab: int, n_bias: int, n_seen: int) -> int:
     """Candidates i32[n_vocab], then the logits that bias and penalties change: f32[n_bias + n_seen]."""
     return align64(4 * (n_vocab + n_bias + n_seen))
-
-
-# -- functions called from Python --------------------------------------------------------------------------------------
-
-FUNCTIONS = {
-    "program_step": "ptr, i64 -> i64",  # control, threads -> 1 done, 0 stopped
-    "program_worker": "ptr, i64, i64",  # control, thread, threads; returns after program_quit
-    "program_quit": "ptr",  # control
-    "sample": "ptr, i64, ptr -> i64",  # logits f32[n], n, SAMPLING record -> token id, or SAMPLE_* below zero
-    "logprobs": "ptr, i64, i64, i64, ptr, ptr -> f32",  # logits f32[n], n, id, top, ids i32[top], values f32[top]
-}
 
 
 def partials_bytes(max_decode: int, max_prompt: int, n_heads: int, head_dim: int, n_ctx: int) -> int:
