@@ -243,6 +243,22 @@ OPS: tuple[Op, ...] = (
 OP_BY_NAME = {op.name: op for op in OPS}
 
 
+def partials_bytes(max_decode: int, max_prompt: int, n_heads: int, head_dim: int, n_ctx: int) -> int:
+    """Size of the attention op's partials: per decode row, head and KV partition m, l and acc[head_dim] in f32.
+
+    Prompt rows run their partitions in order within one thread and need none.
+    """
+    parts = (n_ctx + KV_PARTITION - 1) // KV_PARTITION
+    return align64(max_decode * n_heads * parts * (head_dim + 16) * 4)
+
+
+def attention_scratch_bytes(n_heads: int, n_heads_kv: int, head_dim: int) -> int:
+    """Scratch of one thread for the attention op: its queries, scores, sums and one KV block, all f32."""
+    rows = (ATTENTION_TILE * n_heads // n_heads_kv + 3) // 4 * 4
+    wide = (head_dim + 15) // 16 * 16
+    return align64(4 * (rows * (head_dim + KV_PARTITION + wide + 2) + KV_BLOCK * wide))
+
+
 # -- sampling ----------------------------------------------------------------------------------------------------------
 #     sample(logits f32[n], n, SAMPLING record) -> token id, or SAMPLE_* below zero
 #     logprobs(logits f32[n], n, token, top, ids i32[top], values f32[top]) -> log-probability of the token
@@ -268,19 +284,3 @@ SAMPLE_NOT_FINITE, SAMPLE_NO_TOKEN = -1, -2  # results of `sample`: NaN or +inf 
 def sampling_scratch_bytes(n_vocab: int, n_bias: int, n_seen: int) -> int:
     """Candidates i32[n_vocab], then the logits that bias and penalties change: f32[n_bias + n_seen]."""
     return align64(4 * (n_vocab + n_bias + n_seen))
-
-
-def partials_bytes(max_decode: int, max_prompt: int, n_heads: int, head_dim: int, n_ctx: int) -> int:
-    """Size of the attention op's partials: per decode row, head and KV partition m, l and acc[head_dim] in f32.
-
-    Prompt rows run their partitions in order within one thread and need none.
-    """
-    parts = (n_ctx + KV_PARTITION - 1) // KV_PARTITION
-    return align64(max_decode * n_heads * parts * (head_dim + 16) * 4)
-
-
-def attention_scratch_bytes(n_heads: int, n_heads_kv: int, head_dim: int) -> int:
-    """Scratch of one thread for the attention op: its queries, scores, sums and one KV block, all f32."""
-    rows = (ATTENTION_TILE * n_heads // n_heads_kv + 3) // 4 * 4
-    wide = (head_dim + 15) // 16 * 16
-    return align64(4 * (rows * (head_dim + KV_PARTITION + wide + 2) + KV_BLOCK * wide))
