@@ -35,7 +35,8 @@ def forward(path: Path, tokens: list[int]) -> np.ndarray:
 
 def llama(meta: dict[str, Any], w: dict[str, np.ndarray], tokens: np.ndarray) -> np.ndarray:
     """Pre-norm transformer, SiLU gate, rotary pairs (2i, 2i + 1)."""
-    eps, head_dim, n_pos = meta["attention.layer_norm_rms_epsilon"], meta["attention.key_length"], len(tokens)
+    eps, n_pos = meta["attention.layer_norm_rms_epsilon"], len(tokens)
+    head_dim = meta.get("attention.key_length", meta["embedding_length"] // meta["attention.head_count"])
     factors = w.get("rope_freqs.weight", 1.0)
     angles = rope_angles(n_pos, head_dim, meta["rope.freq_base"], meta.get("rope.scaling.factor", 1.0), factors)
     x = w["token_embd.weight"][tokens]

@@ -72,7 +72,7 @@ def metadata(arch: str, size: dict[str, Any], n_ctx: int) -> dict[str, Any]:
 
 
 def weights(arch: str, size: dict[str, Any], random: np.random.Generator, tied: bool) -> dict[str, np.ndarray]:
-    """Random f32 tensors: matrices (rows, k) that keep the size of what they multiply, norms near 1."""
+    """Random f32 tensors: matrices (rows, k) that keep the size of what they multiply, norms that halve it."""
     n_embd, n_ff, dim = size["n_embd"], size["n_ff"], size["head_dim"]
     q, kv = size["n_heads"] * dim, size["n_heads_kv"] * dim
 
@@ -80,7 +80,7 @@ def weights(arch: str, size: dict[str, Any], random: np.random.Generator, tied: 
         return (random.standard_normal((rows, k)) / np.sqrt(k)).astype(np.float32)
 
     def norm(n: int) -> np.ndarray:
-        return random.uniform(0.7, 1.3, n).astype(np.float32)
+        return random.uniform(0.2, 0.8, n).astype(np.float32)
 
     tensors = {"token_embd.weight": matrix(N_VOCAB, n_embd) * np.float32(4), "output_norm.weight": norm(n_embd)}
     if not tied:

@@ -153,7 +153,8 @@ class Scheduler(Generic[S]):
 
     def _prompt_rows(self, budget: int, spare_logits: int) -> list[tuple[S, Rows]]:
         """Divide the budget equally; what a short prompt leaves goes to the longer ones."""
-        todo = sorted((s for s in self.running if s.in_prompt and s.n_pending), key=lambda s: s.n_prompt - s.n_fed)
+        todo = [sequence for sequence in self.running if sequence.in_prompt and sequence.n_pending][:budget]
+        todo.sort(key=lambda sequence: sequence.n_prompt - sequence.n_fed)
         spare_logits -= len(todo)
         prompt = []
         for i, sequence in enumerate(todo):
