@@ -157,13 +157,14 @@ class Generation:
         while not all(choice.over for choice in self.choices):
             touched: dict[int, Choice] = {}
             try:
-                for index, event in await self._inbox.take():
+                events = await self._inbox.take()
+                if self._inbox.overrun:
+                    raise EdgedError("the client reads too slowly", code="slow_client")
+                for index, event in events:
                     choice = touched[index] = self.choices[index]
                     choice.take(event)
                     if choice.finish is not None and not choice.over:
                         self._handles[index].cancel()
-                if self._inbox.overrun:
-                    raise EdgedError("the client reads too slowly", code="slow_client")
             except EdgedError:
                 self.cancel()
                 raise

@@ -160,6 +160,7 @@ class Daemon:
         assert self._listener is not None
         if self._health.status != "failed":
             self._health = Health("stopping", ("the daemon was told to stop",))
+        log.info("stopping")
         self._notifier.stopping()
         self._listener.close()
         closing = asyncio.ensure_future(self._close_model(loading))

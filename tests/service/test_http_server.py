@@ -205,6 +205,17 @@ def test_g04_client_that_reads_late_gets_everything() -> None:
     assert b"data: [DONE]\n\n" in data
 
 
+def test_g04_client_that_reads_far_too_late_is_told() -> None:
+    """With 20 alternatives for each token the bound comes first: the generation is cancelled, the stream says why."""
+    with Running(StubEngine(endless(65), n_ctx=30_000)) as running, running.connect() as client:
+        body = {"prompt": "x", "max_tokens": 20_000, "stream": True, "logprobs": 20}
+        client.sendall(request_bytes(COMPLETIONS, body, "Connection: close\r\n"))
+        running.engine.wait(lambda stats: stats["cancelled_total"] == 1)
+        data = read_all(client)
+    assert b'"code":"slow_client"' in data
+    assert b"[DONE]" not in data
+
+
 def test_g05_queue_limit() -> None:
     """One runs, two wait, the others are told at once; /health goes on."""
     with Running(StubEngine(endless(65), slots=1, queue=2, n_ctx=200_000)) as running:
