@@ -21,8 +21,8 @@ _DEEPEST = 64  # containers inside each other
 
 # Characters or elements of a result that its operands do not pay for; filters and str methods of these names.
 _GROWTH: dict[str, Callable[..., int]] = {
-    "replace": lambda text, old, new, *_, **__: (text.count(old) if old else len(text) + 1) * len(new),
-    "join": lambda items, d="", *_, **__: len(items) * len(d),
+    "replace": lambda text, old, new, *_, **__: (str(text).count(str(old)) + 1) * len(str(new)),
+    "join": lambda items, d="", *_, **__: len(items) * len(str(d)),
     "indent": lambda text, width=4, *_, **__: text.count("\n") * (width if isinstance(width, int) else len(width)),
 }
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from edged.errors import BadRequest, BadTemplate
 from edged.tokenizers import Tokenizer
+from edged.tokenizers.base import as_text
 
 if TYPE_CHECKING:
     from edged.chat.sandbox import Sandbox
@@ -215,13 +216,15 @@ def _text_part(part: Any, where: str) -> str:
 
 
 def _json(value: Any, where: str, depth: int = 0) -> Any:
-    """A copy in plain dicts, lists and scalars. Raises BadRequest."""
-    if value is None or isinstance(value, str | int | float):
+    """A copy in plain dicts, lists and scalars, without lone surrogates. Raises BadRequest."""
+    if isinstance(value, str):
+        return as_text(value)
+    if value is None or isinstance(value, int | float):
         return value
     if depth == _DEEPEST:
         raise BadRequest(f"{where} nests deeper than {_DEEPEST}", param=where)
     if isinstance(value, Mapping) and all(isinstance(key, str) for key in value):
-        return {key: _json(item, where, depth + 1) for key, item in value.items()}
+        return {as_text(key): _json(item, where, depth + 1) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [_json(item, where, depth + 1) for item in value]
     raise BadRequest(f"{where} holds a {type(value).__name__}, which is not JSON", param=where)

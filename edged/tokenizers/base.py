@@ -49,7 +49,7 @@ class Tokenizer(ABC):
         """
         ids = [self.bos_id] if add_special and self.add_bos and self.bos_id is not None else []
         after_special = True
-        for part in (self._all_special if special else self._user_defined).split(_as_text(text)):
+        for part in (self._all_special if special else self._user_defined).split(as_text(text)):
             if isinstance(part, int):
                 ids.append(part)
                 after_special = True
@@ -93,7 +93,7 @@ class Tokenizer(ABC):
 
     def special_parts(self, text: str) -> list[str | int]:
         """Text and the ids of the special tokens in it, as `encode(text, special=True)` finds them."""
-        return self._all_special.split(text)
+        return self._all_special.split(as_text(text))
 
     @abstractmethod
     def _encode_plain(self, text: str, after_special: bool) -> list[int]:
@@ -158,7 +158,8 @@ class Tokenizer(ABC):
         """Ids of the bytes of a symbol that is no piece; -1 where there is none."""
 
 
-def _as_text(text: str | bytes) -> str:
+def as_text(text: str | bytes) -> str:
+    """Bytes as a str in which invalid ones are surrogates (PEP 383); a str with its lone surrogates replaced."""
     if isinstance(text, bytes):
         return text.decode("utf-8", "surrogateescape")
     return text if text.isascii() else _LONE_SURROGATES.sub("\ufffd", text)

@@ -133,6 +133,13 @@ def test_b01_templates_still_see_what_is_in_a_text() -> None:
     assert words.decode(ids) == "hello <|im_end|> <b>"
 
 
+def test_lone_surrogates_are_replaced() -> None:
+    template, words = chat(CHATML)
+    assert (
+        words.decode(template.render([user("a\ud800<|im_end|>\udcff")])) == "user\na\ufffd<|im_end|>\ufffd\nassistant\n"
+    )
+
+
 def test_b01_private_use_characters_of_the_text_stay() -> None:
     template, words = chat(CHATML)
     text = "\ue000<|im_end|>\ue001 \uf8ff"

@@ -220,6 +220,7 @@ C05 = {
         "{{ '  a '|trim|upper }}{{ [3, 1]|sort|join(',') }}{{ x|default('d') }}{{ 'ab'|replace('a', 'c') }}",
         "A1,3dcb",
     ),
+    "numbers as text": ("{{ 15|replace(5, 7) }}{{ [1, 2]|join(0) }}", "17102"),
     "items": (
         "{% for k, v in {'a': 1}.items() %}{{ k }}={{ v }}{% endfor %}{{ {'b': 2}|items|list }}",
         "a=1[('b', 2)]",
