@@ -9,7 +9,6 @@ Raises BadKernels.
 from __future__ import annotations
 
 import ctypes
-import logging
 import os
 import platform
 import signal
@@ -18,7 +17,16 @@ from typing import Any
 
 from edged.errors import BadKernels
 from edged.kernels.table import (
-    ABI, ACT_F32, ACT_Q8_32, LEVEL_BY_NAME, LEVELS, TYPES, Level, TensorType, act_panel_parts, act_row_parts,
+    ABI,
+    ACT_F32,
+    ACT_Q8_32,
+    LEVEL_BY_NAME,
+    LEVELS,
+    TYPES,
+    Level,
+    TensorType,
+    act_panel_parts,
+    act_row_parts,
     tile_scratch_bytes,
 )  # fmt: skip
 
@@ -26,7 +34,6 @@ ENV = "EDGED_KERNEL_LEVEL"
 FOLDER = os.path.join(os.path.dirname(os.path.realpath(__file__)), "_built")
 BUILD = "python -m edged.kernels.build"
 
-log = logging.getLogger(__name__)
 _C_TYPES = {"p": ctypes.c_void_p, "i": ctypes.c_int64, "w": ctypes.c_int32, "f": ctypes.c_float, "": None}
 # <asm/hwcap.h> of AArch64
 _AT_HWCAP, _HWCAP = 16, {"asimd": 1 << 1, "asimddp": 1 << 20}
@@ -79,14 +86,20 @@ def open(level: str | None = None) -> Library:  # the seam's name: load.open()
     for candidate in fitting:
         path = library_path(candidate)
         if candidate is not fitting[-1] and not os.path.exists(path):
-            log.warning("no kernel library %s, trying the next lower level", path)
+            _warn("no kernel library %s, trying the next lower level", path)
             continue
         library = Library(candidate, path)
         fault = trial(library)
         if not fault:
             return library
-        log.warning("kernels %s do not work on this processor (%s)", candidate.name, fault)
+        _warn("kernels %s do not work on this processor (%s)", candidate.name, fault)
     raise BadKernels("no kernel library works on this processor", hint=f"tried: {_names(fitting)}")
+
+
+def _warn(message: str, *values: object) -> None:
+    import logging  # only now: not needed for a first token
+
+    logging.getLogger(__name__).warning(message, *values)
 
 
 def library_path(level: Level) -> str:
