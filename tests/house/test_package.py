@@ -139,11 +139,20 @@ def test_linker_requirement(monkeypatch: pytest.MonkeyPatch) -> None:
         assert any(r.startswith("ziglang") for r in requires) == needed, (present, family)
 
 
+def python_3_10() -> str | None:
+    """A Python 3.10 that can make environments: on the path, or one that pyenv keeps."""
+    kept = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv", "versions").glob("3.10.*/bin/python3.10")
+    for python in filter(None, (shutil.which("python3.10"), *map(str, sorted(kept)))):
+        if subprocess.run([python, "-c", "import venv, ensurepip"], capture_output=True).returncode == 0:
+            return python
+    return None
+
+
 def test_python_3_10(wheel: Path, tmp_path: Path, smollm2_path: Path) -> None:
     """The wheel runs on the oldest Python it allows."""
-    python = shutil.which("python3.10")
-    if python is None or subprocess.run([python, "-c", "import venv, ensurepip"], capture_output=True).returncode:
-        pytest.skip("no working python3.10 on this machine")
+    python = python_3_10()
+    if python is None:
+        pytest.skip("no Python 3.10 on this machine")
     do([python, "-m", "venv", str(tmp_path / "venv")])
     do([str(tmp_path / "venv/bin/pip"), "install", "--quiet", "--disable-pip-version-check", str(wheel)])
     answer = do([str(tmp_path / "venv/bin/edged"), "run", "--model", str(smollm2_path), "-n", "4", "Hello"])
