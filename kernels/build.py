@@ -20,22 +20,15 @@ import sys
 from pathlib import Path
 from typing import Any
 
-# Numba emits plain IR; all optimisation is done for the target, below.
-os.environ.update(NUMBA_OPT="0", NUMBA_LOOP_VECTORIZE="0", NUMBA_SLP_VECTORIZE="0")
-
 import llvmlite
 import llvmlite.binding as llvm
 import numba
-from numba.core import compiler
-from numba.core.compiler_lock import global_compiler_lock
-from numba.core.registry import cpu_target
 
-from edged.kernels import elf, link
+from edged.kernels import elf, front, link
 from edged.kernels.export import KERNELS, Kernel
 from edged.kernels.levels import TARGETS, Target
-from edged.kernels.simd import llvm_type, of_arity
+from edged.kernels.simd import llvm_type
 from edged.kernels.table import ABI, LEVELS, TYPES
-from edged.kernels.unroll import Expander
 
 ROOT = Path(__file__).resolve().parent
 OUT = ROOT / "_built"
@@ -54,55 +47,9 @@ def load_kernels() -> None:
         importlib.import_module(f"edged.kernels.{name}")
 
 
-class Front:
-    """Numba's front end for one level: kernel bodies -> one LLVM module."""
-
-    def __init__(self, target: Target) -> None:
-        self.typing_context = cpu_target.typing_context
-        self.typing_context.refresh()
-        context = cpu_target.target_context
-        context.refresh()
-        self.context = context.with_aot_codegen("edged")
-        self.library = self.context.codegen().create_library("edged")
-        self.flags = compiler.Flags()
-        self.flags.no_compile = self.flags.no_cpython_wrapper = self.flags.no_cfunc_wrapper = True
-        self.flags.nrt = self.flags.enable_ssa = False
-        self.flags.no_rewrites = True
-        self.flags.error_model = "numpy"  # division by zero raises nothing
-        self.expander = Expander(target.values(), self._callable)
-        self.names: dict[str, str] = {}  # IR names of the kernels by symbol
-
-    @global_compiler_lock
-    def run(self, kernels: list[Kernel]) -> str:
-        """Compile all kernels; returns the module as text."""
-        for kernel in kernels:
-            function = self.expander.expand(kernel.function, kernel.values)
-            function.__name__ = function.__qualname__ = kernel.name
-            self.names[kernel.name] = self._compile(function, kernel.arguments, kernel.result).fndesc.llvm_func_name
-        self.library.finalize()
-        return str(self.library._final_module)
-
-    def _compile(self, function: Any, arguments: tuple[Any, ...], result: Any) -> Any:
-        return compiler.compile_extra(
-            self.typing_context, self.context, function, arguments, result, self.flags, {}, library=self.library
-        )
-
-    def _callable(self, function: Any) -> Any:
-        """What a kernel body calls for a helper: compiled once per argument types, inlined by LLVM."""
-
-        def typed(*arguments: Any) -> Any:
-            compiled = self._compile(function, arguments, None)
-
-            def emit(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-                return context.call_internal(builder, compiled.fndesc, signature, values)
-
-            return compiled.signature, emit
-
-        return of_arity(function.__code__.co_argcount, typed)
-
-
-def wrapper(kernel: Kernel, name: str) -> str:
-    """IR of the C function `kernel.name`, which calls Numba's function `name` (result and error slots by pointer)."""
+def wrapper(kernel: Kernel) -> str:
+    """IR of the C function `kernel.name`, which calls its body (result and error slots by pointer)."""
+    name = front.BODY + kernel.name
     result = str(llvm_type(kernel.result)).replace("i8*", "ptr")
     types = [str(llvm_type(t)).replace("i8*", "ptr") for t in kernel.arguments]
     arguments = ", ".join(f"{t} %a{i}" for i, t in enumerate(types))
@@ -131,15 +78,15 @@ def description(kernels: list[Kernel]) -> str:
     )
 
 
-def optimise(target: Target, ir: str, kernels: list[Kernel], names: dict[str, str]) -> tuple[bytes, str]:
-    """Link the primitives to the front end's IR and compile. Returns the object and the assembly text."""
+def optimise(target: Target, bodies: list[str], kernels: list[Kernel]) -> tuple[bytes, str]:
+    """Link the bodies and the level's primitives, and compile. Returns the object and the assembly text."""
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()
-    module = llvm.parse_assembly(ir)
-    for kernel in kernels:
-        module.link_in(llvm.parse_assembly(wrapper(kernel, names[kernel.name])))
+    module = llvm.parse_assembly(description(kernels))
+    for kernel, body in zip(kernels, bodies, strict=True):
+        module.link_in(llvm.parse_assembly(body))
+        module.link_in(llvm.parse_assembly(wrapper(kernel)))
     module.link_in(llvm.parse_assembly(target.primitives))
-    module.link_in(llvm.parse_assembly(description(kernels)))
     machine = llvm.Target.from_triple(target.triple).create_target_machine(
         cpu=target.cpu, features=target.features, opt=3, reloc="pic", codemodel="small"
     )
@@ -200,8 +147,8 @@ def build(target: Target, path: Path, *, force: bool = False, only: str = "") ->
         return False
     load_kernels()
     kernels = [k for k in KERNELS.values() if k.function.__module__.startswith(only)]
-    front = Front(target)
-    code, assembly = optimise(target, front.run(kernels), kernels, front.names)
+    bodies = front.compile_bodies(kernels, target.values(), OUT / "ir")
+    code, assembly = optimise(target, bodies, kernels)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.with_suffix(".s").write_text(assembly)
     temporary = path.with_suffix(f".{os.getpid()}.tmp")

@@ -192,15 +192,17 @@ def primitive(name: str, result: types.Type, *arguments: types.Type):
 
         return signature(result, *arguments), emit
 
-    return of_arity(len(arguments), typed)
+    return of_arity(len(arguments), typed, f"{name}({', '.join(map(str, arguments))}) -> {result}")
 
 
-def of_arity(n, typed):
-    """An intrinsic of n arguments; Numba reads the argument count from the function's own signature."""
+def of_arity(n, typed, key):
+    """An intrinsic of n arguments; Numba reads their number from the function's own signature. key: see unroll.py."""
     names = ", ".join(f"a{i}" for i in range(n))
     scope = {"typed": typed}
     exec(f"def op(typing_context{', ' + names if n else ''}): return typed({names})", scope)
-    return intrinsic(scope["op"])
+    op = intrinsic(scope["op"])
+    op.key = key
+    return op
 
 
 # -- memory ------------------------------------------------------------------------------------------------------------
@@ -429,10 +431,12 @@ concat = _binary(
 def shuffle(mask):
     """An intrinsic that picks the lanes of `mask` from one vector."""
     lanes = list(mask)
-    return _unary(
+    op = _unary(
         lambda v: VECTORS[f"{v.element}x{len(lanes)}"],
         lambda b, sig, args: _shuffle(b, args[0], args[0], lanes),
     )
+    op.key = f"shuffle{lanes}"
+    return op
 
 
 @intrinsic(prefer_literal=True)

@@ -1,6 +1,6 @@
 """Source-level specialisation of kernel bodies; build time only.
 
-`Expander.expand(f, variant)` returns a copy of the Python function f in which
+`expand(f, values, call)` returns a copy of the Python function f in which
 
 - every global that is a `Param` has its value for this CPU level,
 - every global that is an integer is a literal,
@@ -12,10 +12,13 @@
 from __future__ import annotations
 
 import ast
+import hashlib
 import inspect
 import linecache
+import sys
 import textwrap
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 
@@ -47,54 +50,51 @@ def static(*bounds: int) -> range:
     return range(*bounds)
 
 
-class Expander:
-    """Specialises functions for one CPU level.
+@dataclass(frozen=True)
+class Expanded:
+    """A specialised function. `key` is equal for equal code: source, constants, helpers and primitives."""
 
-    level_values: the level's parameters. call(function) makes what a body calls for a specialised helper; a helper
-    that comes out the same for several kernels is made once.
-    """
+    function: Any
+    key: str
 
-    def __init__(self, level_values: dict[str, Any], call: Callable[[Any], Any]) -> None:
-        self.level_values, self.call = level_values, call
-        self.helpers: dict[tuple[Any, ...], tuple[Any, list[Any]]] = {}
 
-    def expand(self, function: Any, variant: dict[str, Any]) -> Any:
-        """`function` for one variant: parameter values beside those of the level."""
-        return self._expand(function, {**self.level_values, **variant})[0]
+def expand(function: Any, values: dict[str, Any], call: Callable[[Expanded], Any]) -> Expanded:
+    """Specialise `function` for the parameter values. call(helper) makes what a body calls for a specialised helper."""
+    tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
+    definition = tree.body[0]
+    assert isinstance(definition, ast.FunctionDef)
+    definition.decorator_list = []
+    names = [n for n in ast.walk(tree) if isinstance(n, ast.Name)]
+    local = {a.arg for a in definition.args.args} | {n.id for n in names if isinstance(n.ctx, ast.Store)}
+    scope: dict[str, Any] = dict(function.__globals__)
+    constants: dict[str, int] = {}
+    parts = [_module_source(function)]
+    for name in sorted({n.id for n in names} - local):
+        value = scope.get(name)
+        if isinstance(value, Param):
+            value = scope[name] = value.value(values)
+        if isinstance(value, Helper):
+            value = scope[name] = call(expand(value.function, values, call))
+        elif isinstance(value, int):
+            constants[name] = value
+        parts.append(f"{name} = {getattr(value, 'key', value) if _is_plain(value) else ''}")
+    tree = ast.fix_missing_locations(_Unroll().visit(_Substitute(constants).visit(tree)))
+    source = ast.unparse(tree)
+    filename = f"<{function.__module__}.{function.__name__}>"
+    linecache.cache[filename] = (len(source), None, source.splitlines(True), filename)  # for error messages
+    exec(compile(source, filename, "exec"), scope)
+    return Expanded(scope[function.__name__], hashlib.sha256("\n".join([*parts, source]).encode()).hexdigest())
 
-    def _expand(self, function: Any, values: dict[str, Any]) -> tuple[Any, list[Any]]:
-        """The specialised function and the values of its globals, which set it apart from other specialisations."""
-        tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
-        definition = tree.body[0]
-        assert isinstance(definition, ast.FunctionDef)
-        definition.decorator_list = []
-        names = [n for n in ast.walk(tree) if isinstance(n, ast.Name)]
-        local = {a.arg for a in definition.args.args} | {n.id for n in names if isinstance(n.ctx, ast.Store)}
-        scope: dict[str, Any] = dict(function.__globals__)
-        bound: list[Any] = []
-        constants: dict[str, int] = {}
-        for name in sorted({n.id for n in names} - local):
-            value = scope.get(name)
-            if isinstance(value, Param):
-                value = scope[name] = value.value(values)
-            if isinstance(value, Helper):
-                value = scope[name] = self._helper(value, values)
-            elif isinstance(value, int):
-                constants[name] = value
-            bound.append(value)
-        tree = ast.fix_missing_locations(_Unroll().visit(_Substitute(constants).visit(tree)))
-        source = ast.unparse(tree)
-        filename = f"<{function.__module__}.{function.__name__}>"
-        linecache.cache[filename] = (len(source), None, source.splitlines(True), filename)  # for error messages
-        exec(compile(source, filename, "exec"), scope)
-        return scope[function.__name__], bound
 
-    def _helper(self, helper: Helper, values: dict[str, Any]) -> Any:
-        function, bound = self._expand(helper.function, values)
-        key = (helper, *map(id, bound))
-        if key not in self.helpers:
-            self.helpers[key] = self.call(function), bound  # kept, so that the ids stay theirs
-        return self.helpers[key][0]
+def _module_source(function: Any) -> str:
+    """The text of the module that defines a function: its globals that have no key of their own come from there."""
+    module = sys.modules.get(function.__module__)
+    return inspect.getsource(module) if module and hasattr(module, "__file__") else ""
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether a global says by itself what it is; others are what their module's source says."""
+    return hasattr(value, "key") or isinstance(value, (int, float, str, tuple))
 
 
 class _Substitute(ast.NodeTransformer):
