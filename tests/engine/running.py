@@ -91,8 +91,8 @@ def answers(running: Engine, *requests: Request) -> list[Answer]:
 
 
 def prompt(n: int, seed: int = 0) -> tuple[int, ...]:
-    """Random token ids."""
-    return tuple(np.random.default_rng([n, seed]).integers(0, tiny.N_VOCAB, n).tolist())
+    """Random token ids; the last ten of the vocabulary are left to tests that need tokens nobody else uses."""
+    return tuple(np.random.default_rng([n, seed]).integers(0, tiny.N_VOCAB - 10, n).tolist())
 
 
 def request(n: int, max_tokens: int | None = 8, seed: int = 0, **fields: Any) -> Request:

@@ -55,7 +55,7 @@ def test_d08_batches(model: Path, alone: list[list[Token]], max_seqs: int) -> No
 
 def test_d08_a_prompt_that_is_scored(model: Path, alone: list[list[Token]]) -> None:
     """Logits of all its positions change nothing, and are the same in any chunks."""
-    scored = [Request(**{**vars(one), "prompt_logprobs": True}) for one in REQUESTS]
+    scored = [one._replace(prompt_logprobs=True) for one in REQUESTS]
     seen = []
     for chunk in (0, 5):
         with opened(model, prefill_chunk=chunk) as engine:
@@ -68,10 +68,10 @@ def test_d08_a_prompt_that_is_scored(model: Path, alone: list[list[Token]]) -> N
 
 def test_a_pool_for_two_serves_six(model: Path) -> None:
     """Sequences are paused for lack of blocks and computed anew; nobody can tell."""
-    wanted = [request(60 + 9 * i, 60, seed=i) for i in range(6)]
-    with opened(model, context=128) as engine:
+    wanted = [request(20 + 9 * i, 150, seed=i) for i in range(6)]
+    with opened(model, context=256) as engine:
         alone = [answers(engine, one)[0].tokens for one in wanted]
-    with opened(model, context=128, kv_tokens=256) as engine:
+    with opened(model, context=256, kv_tokens=512) as engine:
         got = answers(engine, *wanted)
         assert engine.stats()["paused_total"] > 0
         assert engine.stats()["kv_blocks_used"] == 0
@@ -113,7 +113,7 @@ def test_d10_cancel_anywhere(model: Path) -> None:
     second = Request((*prompt(40)[:20], *prompt(20, seed=9)), 6, first.sampling, top_logprobs=3)
     with opened(model, prefill_chunk=8) as engine:
         cold = answers(engine, second)[0].tokens
-        for steps in range(15):
+        for steps in range(14):
             one = ask(engine, first)
             for _ in range(steps):
                 engine.step()

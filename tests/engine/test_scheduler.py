@@ -133,16 +133,16 @@ def test_a_prompt_without_an_answer_leaves_out_its_last_token(n: int) -> None:
 
 
 def test_whatever_comes_the_oldest_gets_on_and_nothing_is_lost(scaled) -> None:
-    """Random arrivals, ends and cancellations on a pool of one and a half contexts."""
+    """Random arrivals, ends and cancellations on a pool of little more than one context."""
     chance = random.Random(3)
-    books = scheduler(n_slots=5, n_tokens=N_CTX * 3 // 2)
+    books = scheduler(n_slots=5, n_tokens=N_CTX * 5 // 4)
     goals: dict[int, int] = {}
     number = 0
     for _ in range(scaled(1500, soak=100_000)):
-        if chance.random() < 0.1 and len(goals) < 8:
-            n = chance.randint(1, N_CTX - 1)
+        if chance.random() < 0.2 and len(goals) < 8:
+            n = chance.randint(1, N_CTX // 3)
             add(books, number, n)
-            goals[number] = min(N_CTX, n + chance.randint(1, 80))
+            goals[number] = min(N_CTX, n + chance.randint(1, N_CTX))
             number += 1
         step: Step[Sequence] = books.next_step(chance.randint(1, 64))
         everyone = [*books.running, *books.waiting]
