@@ -91,7 +91,7 @@ def test_every_block_has_a_test() -> None:
 def test_quick_start(clone: Path, models: dict[str, str]) -> None:
     """`make demo` in a fresh clone, in an environment of its own."""
     ((_, code),) = under("Quick start")
-    # kernels that are up to date are not compiled again; test_package.py compiles them from nothing
+    # as a second clone would have it: libraries whose sources are the same are not compiled again
     shutil.copytree(CHECKOUT / "kernels" / "_built", clone / "kernels" / "_built")
     output = bash(code, clone, **models)
     assert re.search(r"tokens at \d+ tok/s", output)
