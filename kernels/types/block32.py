@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from edged.kernels.export import export, helper
 from edged.kernels.simd import (
-    BIAS, concat, cvt_f32, dot_ss, dot_us, f32, f32x8, f32xA, fma, high, hsum, i8x32, i32, i32x8, i32xA, load,
-    load_f16, low, prefetch, sext, splat, store, zero,
+    BIAS, concat, cvt_f32, dot_ss, dot_us, f32, f32x4, f32x8, f32xA, fma, high, hsum, i8x32, i32, i32x8, i32xA, load,
+    load_f16, load_f16_4, load_f16_4_with_next, low, prefetch, sext, splat, spread4, store, zero,
 )  # fmt: skip
 from edged.kernels.types.common import PREFETCH, ROWS, align64, put, rows_kernel
 from edged.kernels.types.tile import Shape, bias_correction, tile_kernel
@@ -67,25 +67,46 @@ def dot(w, stride, r0, r1, k, x, xstride, y, ldy, add):
         p = w + r * stride
         for n in static(ROWS):
             f[n] = zero(f32xA)
-            c[n] = f32(0.0)
-        for i in range(k // 32):
-            d = load_f16(p)
+            c[n] = zero(f32x4)
+            rest[n] = f32(0.0)
+        for g in range(k // 128):  # four blocks: their scales as one vector
+            if HAS_MIN:
+                pairs = load_f16_4_with_next(p, SIZE)
+                d, m = low(pairs), high(pairs)
+            else:
+                d = load_f16_4(p, SIZE)
+                m = d
+            for n in static(ROWS):
+                scales = spread4(d * load(f32x4, xd + (n * xstride + g * 16)))
+                scale[n, 0], scale[n, 1] = low(low(scales)), high(low(scales))
+                scale[n, 2], scale[n, 3] = low(high(scales)), high(high(scales))
+                if SIGNED == 0:
+                    c[n] = fma(m, load(f32x4, xs + (n * xstride + g * 16)), c[n])
+            for j in static(4):
+                q = quants(p + j * SIZE)
+                for n in static(ROWS):
+                    s = dot32(zero(i32xA), q, load(i8x32, x + (n * xstride + g * 128 + j * 32)))
+                    f[n] = fma(cvt_f32(s), scale[n, j], f[n])
+            for t in static((4 * SIZE + 63) // 64):
+                prefetch(p + (PREFETCH + 64 * t))
+            p = p + 4 * SIZE
+        for i in range(k // 128 * 4, k // 32):
+            d1 = load_f16(p)
             q = quants(p)
             for n in static(ROWS):
                 s = dot32(zero(i32xA), q, load(i8x32, x + (n * xstride + i * 32)))
-                f[n] = fma(cvt_f32(s), splat(f32xA, d * load(f32, xd + (n * xstride + i * 4))), f[n])
+                f[n] = fma(cvt_f32(s), splat(f32xA, d1 * load(f32, xd + (n * xstride + i * 4))), f[n])
                 if HAS_MIN:
-                    c[n] = fma(load_f16(p + 2), load(f32, xs + (n * xstride + i * 4)), c[n])
+                    rest[n] = fma(load_f16(p + 2), load(f32, xs + (n * xstride + i * 4)), rest[n])
                 if ZERO != 0:
-                    c[n] = fma(d, load(f32, xs + (n * xstride + i * 4)), c[n])
-            prefetch(p + PREFETCH)
+                    rest[n] = fma(d1, load(f32, xs + (n * xstride + i * 4)), rest[n])
             p = p + SIZE
         for n in static(ROWS):
             v = hsum(f[n])
             if HAS_MIN:
-                v = v + c[n]
+                v = v + (hsum(c[n]) + rest[n])
             if ZERO != 0:
-                v = fma(c[n], f32(-ZERO), v)
+                v = fma(hsum(c[n]) + rest[n], f32(-ZERO), v)
             put(y + (n * ldy + r) * 4, v, add)
 
 

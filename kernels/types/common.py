@@ -13,9 +13,7 @@ with the same operations in the same order for each n, whatever ROWS is: results
 from __future__ import annotations
 
 from edged.kernels.export import export, extern, helper
-from edged.kernels.simd import (
-    concat, f32, i8x16, load, lshr, splat, store,
-)  # fmt: skip
+from edged.kernels.simd import f32, load, store
 from edged.kernels.unroll import Param
 
 ROWS = Param("ROWS")
@@ -74,10 +72,3 @@ def put(y, v, add):
         store(f32, y, load(f32, y) + v)
     else:
         store(f32, y, v)
-
-
-@helper
-def nibbles(p):
-    """16 bytes -> 32 values: low nibbles, then high nibbles."""
-    q = load(i8x16, p)
-    return concat(q & splat(i8x16, 15), lshr(q, 4))

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from edged.kernels.simd import nibbles
 from edged.kernels.types.block32 import Layout, block32_type
-from edged.kernels.types.common import nibbles
 from edged.kernels.types.reference import f16_at, unpack_nibbles
 
 

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from edged.kernels.simd import bits_i8x32, i8x32, splat
+from edged.kernels.simd import bits_i8x32, i8x32, nibbles, splat
 from edged.kernels.types.block32 import Layout, block32_type
-from edged.kernels.types.common import nibbles
 from edged.kernels.types.reference import f16_at, unpack_bits, unpack_nibbles
 
 
