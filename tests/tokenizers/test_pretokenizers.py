@@ -42,7 +42,7 @@ def test_words(rule: str, text: str, words: list[str]) -> None:
 
 
 @pytest.mark.parametrize("rule", RULES)
-@pytest.mark.parametrize("unit", ["A", ".", " ", "\n", "1", "\u4e2d", "'", "\t\n", "a1 ", " \u00e9"])
+@pytest.mark.parametrize("unit", ["A", ".", " ", "\n", "1", "\u4e2d", "'", "\t\n", " \u00e9"])
 def test_b07_one_long_run(rule: str, unit: str) -> None:
     text = unit * (131_072 // len(unit))
     assert "".join(PRETOKENIZERS[rule].split(text)) == text
