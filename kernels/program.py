@@ -70,11 +70,11 @@ class Program:
         self._lock = threading.Lock()  # a step and `close` exclude each other
         stride = scratch_bytes(self._ops)
         self._scratch, self._scratch_stride = aligned(threads * stride), stride
-        self._state = aligned(STATE.itemsize).view(STATE)
+        self._state: np.ndarray | None = None
         raw = aligned(CONTROL.itemsize)
         self._control = raw.view(CONTROL)
         self._control["ops"], self._control["n_ops"] = address(self._ops), len(self._ops)
-        self._control["state"], self._control["spin"] = address(self._state), spin
+        self._control["spin"] = spin
         self._address = address(raw)
         workers = [
             threading.Thread(target=_work, args=(library, raw, i, threads), name=f"edged-worker-{i}", daemon=True)
@@ -87,20 +87,25 @@ class Program:
     def step(self, state: np.ndarray) -> bool:
         """Run the program on the rows that `state` (one STATE record) describes. False: it was stopped.
 
-        stop, progress, scratch and scratch_stride are filled in here.
+        stop, progress, scratch and scratch_stride are filled in here, when a record is first seen.
         """
         with self._lock:
             if not self._finalizer.alive:
                 raise EdgedError("the program is closed")
-            mine = self._state
-            mine[:] = state
-            mine["stop"] = self._address + _offset("stop")
-            mine["progress"] = self._address + _offset("progress")
-            mine["scratch"], mine["scratch_stride"] = address(self._scratch), self._scratch_stride
+            if state is not self._state:
+                self._adopt(state)
             done = self._library.program_step(self._address, self._threads)
             if not done:
                 self._control["stop"] = 0
             return bool(done)
+
+    def _adopt(self, state: np.ndarray) -> None:
+        """Let the threads read this record from now on."""
+        state["stop"] = self._address + _offset("stop")
+        state["progress"] = self._address + _offset("progress")
+        state["scratch"], state["scratch_stride"] = address(self._scratch), self._scratch_stride
+        self._control["state"] = address(state)
+        self._state = state
 
     def stop(self) -> None:
         """End the step in progress at its next row tile; if there is none, the next step ends at once."""
