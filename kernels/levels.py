@@ -49,7 +49,6 @@ class Target:
             "i32xNT": simd.VECTORS[f"i32x{n}"], "f32xNT": simd.VECTORS[f"f32x{n}"],
             "i8xNT4": simd.VECTORS[f"i8x{4 * n}"], "f32xNT4": simd.VECTORS[f"f32x{4 * n}"],
             "i32xA": simd.VECTORS[f"i32x{self.lanes_row}"], "f32xA": simd.VECTORS[f"f32x{self.lanes_row}"],
-            "f32xA4": simd.VECTORS[f"f32x{4 * self.lanes_row}"],
         }  # fmt: skip
 
     def _tile_dot(self, weights: str, panels: int) -> str:
@@ -108,26 +107,6 @@ def spread_first(out: str, scalar: str, n: int) -> tuple[str, str]:
 
 _TWICE = ", ".join(f"i32 {i % 16}" for i in range(32))
 
-
-def _gather4(name: str, result: str, element: str, *convert: str) -> str:
-    """Four elements that are %size bytes apart, converted."""
-    lines = [f"%v0 = insertelement <4 x {element}> poison, {element} %e0, i32 0"]
-    lines += [f"%v{i} = insertelement <4 x {element}> %v{i - 1}, {element} %e{i}, i32 {i}" for i in (1, 2, 3)]
-    loads = [f"%o{i} = mul i64 %size, {i}" for i in range(4)]
-    loads += [f"%p{i} = getelementptr i8, ptr %p, i64 %o{i}" for i in range(4)]
-    loads += [f"%e{i} = load {element}, ptr %p{i}, align 1" for i in range(4)]
-    return define(f"{result} @edged.{name}(ptr %p, i64 %size)", *loads, *lines, *convert, f"ret {result} %r")
-
-
-_GATHERS = _gather4(
-    "load_f16_4", "<4 x float>", "i16", "%h = bitcast <4 x i16> %v3 to <4 x half>", "%r = fpext <4 x half> %h to <4 x float>",
-) + _gather4(
-    "load_f16_4_with_next", "<8 x float>", "i32", "%h = bitcast <4 x i32> %v3 to <8 x half>",
-    "%s = shufflevector <8 x half> %h, <8 x half> poison, "
-    "<8 x i32> <i32 0, i32 2, i32 4, i32 6, i32 1, i32 3, i32 5, i32 7>",
-    "%r = fpext <8 x half> %s to <8 x float>",
-)  # fmt: skip
-
 # -- x86-64 ------------------------------------------------------------------------------------------------------------
 
 _X86 = """
@@ -160,20 +139,6 @@ declare <32 x i8> @llvm.abs.v32i8(<32 x i8>, i1)
            "%q = bitcast <8 x i32> %s to <32 x i8>",
            "%r = and <32 x i8> %q, splat (i8 15)",
            "ret <32 x i8> %r"),
-    # through memory: a broadcasting load leaves the vector ports to the dot products
-    define("<32 x float> @edged.spread4(<4 x float> %v)",
-           "%m = alloca <4 x float>, align 16",
-           "store <4 x float> %v, ptr %m, align 16",
-           '%q = call ptr asm sideeffect "", "=r,0,~{memory}"(ptr %m)',  # else LLVM shuffles the register
-           *(line for i in range(4) for line in (
-               f"%p{i} = getelementptr float, ptr %q, i64 {i}",
-               f"%e{i} = load float, ptr %p{i}, align 4",
-               f"%i{i} = insertelement <8 x float> poison, float %e{i}, i32 0",
-               f"%s{i} = shufflevector <8 x float> %i{i}, <8 x float> poison, <8 x i32> zeroinitializer")),
-           join("l", "s0", "s1", "float", 8),
-           join("h", "s2", "s3", "float", 8),
-           join("r", "l", "h", "float", 16),
-           "ret <32 x float> %r"),
     define("<32 x i8> @edged.bits32(ptr %p)",
            "%i = load volatile i32, ptr %p, align 1",
            "%b = bitcast i32 %i to <32 x i1>",
@@ -201,9 +166,6 @@ declare <32 x i8> @llvm.abs.v32i8(<32 x i8>, i1)
            "%r = call <8 x i32> @edged.dot_scaled(<8 x i32> %acc, <32 x i8> %u, <32 x i8> %s, <8 x i32> %scale)",
            "ret <8 x i32> %r"),
 ))  # fmt: skip
-
-
-_X86 += _GATHERS
 
 
 def _weights4_x86(n: int) -> str:
@@ -316,17 +278,13 @@ def _bits32_arm() -> str:
 _LOAD_F16_ARM = ("%h = load half, ptr %p, align 1", "%r = fpext half %h to float", "ret float %r")
 _HALVES = tuple(piece(f"{v}{i}", v, "i8", 32, 16 * i, 16) for v in "us" for i in (0, 1))
 _ARM = "declare void @llvm.aarch64.hint(i32)\n" + _bits32_arm() + _scales_arm("u", "zext") + _scales_arm("s", "sext")
-_FOUR_TIMES = ", ".join(f"i32 {i // 4}" for i in range(16))
-_ARM += _GATHERS + "".join((
+_ARM += "".join((
     define("<32 x i8> @edged.nibbles(ptr %p)",
            "%b = load <16 x i8>, ptr %p, align 1",
            "%l = and <16 x i8> %b, splat (i8 15)",
            "%h = lshr <16 x i8> %b, splat (i8 4)",
            join("r", "l", "h", "i8", 16),
            "ret <32 x i8> %r"),
-    define("<16 x float> @edged.spread4(<4 x float> %v)",
-           f"%r = shufflevector <4 x float> %v, <4 x float> poison, <16 x i32> <{_FOUR_TIMES}>",
-           "ret <16 x float> %r"),
     define("void @edged.pause()", "call void @llvm.aarch64.hint(i32 1)", "ret void"),
     define("float @edged.load_f16(ptr %p)", *_LOAD_F16_ARM),
     define("float @edged.load_f16_tail(ptr %p)", *_LOAD_F16_ARM),

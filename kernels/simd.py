@@ -468,10 +468,6 @@ sched_yield = primitive("sched_yield", i32)
 syscall = primitive("syscall", i64, i64, ptr, i64, i64, i64, i64, i64)
 load_f16 = primitive("edged.load_f16", f32, ptr)  # may read the 8 bytes from p
 load_f16_tail = primitive("edged.load_f16_tail", f32, ptr)  # may read the 8 bytes that end with the value
-# f16 at p, p + size, p + 2 size, p + 3 size; with_next: those, then the f16 after each of them
-load_f16_4 = primitive("edged.load_f16_4", f32x4, ptr, i64)
-load_f16_4_with_next = primitive("edged.load_f16_4_with_next", f32x8, ptr, i64)
-spread4 = Param("spread4", lambda v: primitive("edged.spread4", v["f32xA4"], f32x4))  # each lane A times
 nibbles = primitive("edged.nibbles", i8x32, ptr)  # 16 bytes -> 32 values: low nibbles, then high nibbles
 bits_i8x32 = primitive("edged.bits32", i8x32, ptr)  # 32 bits at p -> 32 bytes of 0 or -1
 

@@ -64,6 +64,9 @@ def expand(function: Any, values: dict[str, Any], call: Callable[[Expanded], Any
     definition = tree.body[0]
     assert isinstance(definition, ast.FunctionDef)
     definition.decorator_list = []
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.Raise, ast.Assert, ast.Try)):  # Numba compiles them to an error code nobody reads
+            raise ValueError(f"{function.__name__}: a kernel cannot raise (line {node.lineno} of its source)")
     names = [n for n in ast.walk(tree) if isinstance(n, ast.Name)]
     local = {a.arg for a in definition.args.args} | {n.id for n in names if isinstance(n.ctx, ast.Store)}
     scope: dict[str, Any] = dict(function.__globals__)

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 
 from edged.kernels.export import export, helper
 from edged.kernels.simd import (
-    BIAS, concat, cvt_f32, dot_ss, dot_us, f32, f32x4, f32x8, f32xA, fma, high, hsum, i8x32, i32, i32x8, i32xA, load,
-    load_f16, load_f16_4, load_f16_4_with_next, low, prefetch, sext, splat, spread4, store, zero,
+    BIAS, cvt_f32, dot_ss, dot_us, f16x4, f32, f32x4, f32x8, f32xA, fma, get, high, hsum, i8x32, i32, i32x8, i32xA,
+    load, load_f16, low, prefetch, sext, splat, store, zero,
 )  # fmt: skip
-from edged.kernels.types.common import PREFETCH, ROWS, align64, put, rows_kernel
+from edged.kernels.types.common import PAIR, PREFETCH, ROWS, align64, put, rows_kernel
 from edged.kernels.types.tile import Shape, bias_correction, tile_kernel
 from edged.kernels.unroll import Param, static
 
@@ -63,51 +63,35 @@ def row(w, k, y):
 def dot(w, stride, r0, r1, k, x, xstride, y, ldy, add):
     xd = x + align64(k)
     xs = xd + align64(k // 8)
-    for r in range(r0, r1):
-        p = w + r * stride
-        for n in static(ROWS):
-            f[n] = zero(f32xA)
-            c[n] = zero(f32x4)
-            rest[n] = f32(0.0)
-        for g in range(k // 128):  # four blocks: their scales as one vector
-            if HAS_MIN:
-                pairs = load_f16_4_with_next(p, SIZE)
-                d, m = low(pairs), high(pairs)
-            else:
-                d = load_f16_4(p, SIZE)
-                m = d
+    for r in range(r0, r1, PAIR):
+        for m in static(PAIR):
+            p[m] = w + (r + m) * stride
             for n in static(ROWS):
-                scales = spread4(d * load(f32x4, xd + (n * xstride + g * 16)))
-                scale[n, 0], scale[n, 1] = low(low(scales)), high(low(scales))
-                scale[n, 2], scale[n, 3] = low(high(scales)), high(high(scales))
-                if SIGNED == 0:
-                    c[n] = fma(m, load(f32x4, xs + (n * xstride + g * 16)), c[n])
-            for j in static(4):
-                q = quants(p + j * SIZE)
+                f[m, n] = zero(f32xA)
+                c[m, n] = zero(f32x4)
+        for i in range(k // 32):
+            for m in static(PAIR):
+                if SIGNED:
+                    d = load_f16(p[m])
+                else:
+                    scales = cvt_f32(load(f16x4, p[m]))  # lane 0: d, lane 1: m where there is one
+                    d = get(scales, 0)
+                q = quants(p[m])
                 for n in static(ROWS):
-                    s = dot32(zero(i32xA), q, load(i8x32, x + (n * xstride + g * 128 + j * 32)))
-                    f[n] = fma(cvt_f32(s), scale[n, j], f[n])
-            for t in static((4 * SIZE + 63) // 64):
-                prefetch(p + (PREFETCH + 64 * t))
-            p = p + 4 * SIZE
-        for i in range(k // 128 * 4, k // 32):
-            d1 = load_f16(p)
-            q = quants(p)
+                    s = dot32(zero(i32xA), q, load(i8x32, x + (n * xstride + i * 32)))
+                    f[m, n] = fma(cvt_f32(s), splat(f32xA, d * load(f32, xd + (n * xstride + i * 4))), f[m, n])
+                    if SIGNED == 0:
+                        c[m, n] = fma(scales, splat(f32x4, load(f32, xs + (n * xstride + i * 4))), c[m, n])
+                prefetch(p[m] + PREFETCH)
+                p[m] = p[m] + SIZE
+        for m in static(PAIR):
             for n in static(ROWS):
-                s = dot32(zero(i32xA), q, load(i8x32, x + (n * xstride + i * 32)))
-                f[n] = fma(cvt_f32(s), splat(f32xA, d1 * load(f32, xd + (n * xstride + i * 4))), f[n])
+                v = hsum(f[m, n])
                 if HAS_MIN:
-                    rest[n] = fma(load_f16(p + 2), load(f32, xs + (n * xstride + i * 4)), rest[n])
+                    v = v + get(c[m, n], 1)
                 if ZERO != 0:
-                    rest[n] = fma(d1, load(f32, xs + (n * xstride + i * 4)), rest[n])
-            p = p + SIZE
-        for n in static(ROWS):
-            v = hsum(f[n])
-            if HAS_MIN:
-                v = v + (hsum(c[n]) + rest[n])
-            if ZERO != 0:
-                v = fma(hsum(c[n]) + rest[n], f32(-ZERO), v)
-            put(y + (n * ldy + r) * 4, v, add)
+                    v = fma(get(c[m, n], 0), f32(-ZERO), v)
+                put(y + (n * ldy + r + m) * 4, v, add)
 
 
 def unpack(w, stride, rows, k, wq, wd, wm, wc):
@@ -135,7 +119,7 @@ def block32_type(name, layout):
             "SIGNED": int(layout.weights[0] == "s"),
         }  # fmt: skip
         export("ptr, i64, ptr", name=f"row_{name}", **values)(row)
-        rows_kernel(name, **values)(dot)
+        rows_kernel(name, pair=2, **values)(dot)
         tile_kernel(name, Shape(layout.weights, offset=1 - values["SIGNED"]), **values)(unpack)
         return function
 

@@ -7,7 +7,8 @@ The row-dot body computes ROWS activation rows at once (x, x + xstride, ...), ea
 
     y[n * ldy + r] = dot(w[r], x[n])   for r in r0 .. r1, n in 0 .. ROWS     (+= if add)
 
-with the same operations in the same order for each n, whatever ROWS is: results are bit-equal.
+with the same operations in the same order for each r and n, whatever ROWS is: results are bit-equal. A body in which
+one chain of fma per block limits the speed takes PAIR weight rows at once: two chains for one activation row.
 """
 
 from __future__ import annotations
@@ -16,25 +17,27 @@ from edged.kernels.export import export, extern, helper
 from edged.kernels.simd import f32, load, store
 from edged.kernels.unroll import Param
 
-ROWS = Param("ROWS")
+ROWS, PAIR = Param("ROWS"), Param("PAIR")
 PREFETCH = 2048  # bytes ahead of the weights being read; most of the gain over unhinted streaming from DRAM
 WEIGHT_ROWS = 8  # weight rows that matvec_rows keeps in cache while it goes through the activation rows
 
 _ROWS = "ptr, i64, i64, i64, i64, ptr, i64, ptr, i64, i64"
 _dot1, _dot2, _dot4 = Param("dot1"), Param("dot2"), Param("dot4")
+_dot1_pair = Param("dot1_pair", lambda v: v["dot1"])
 
 
-def rows_kernel(name, **values):
+def rows_kernel(name, pair=1, **values):
     """Decorator of the row-dot body (w, stride, r0, r1, k, x, xstride, y, ldy, add) of tensor type `name`.
 
-    values: parameters of the body.
+    pair: weight rows at once for one activation row. values: other parameters of the body.
     """
 
     def register(body):
-        parts = {}
-        for rows in (1, 2, 4):
-            export(_ROWS, name=f"dot{rows}_{name}", internal=True, ROWS=rows, **values)(body)
-            parts[f"dot{rows}"] = extern(f"dot{rows}_{name}", _ROWS)
+        parts = {"PAIR": pair}
+        for part, rows, weight_rows in (("dot1", 1, 1), ("dot2", 2, 1), ("dot4", 4, 1), ("dot1_pair", 1, 2)):
+            if weight_rows <= pair:
+                export(_ROWS, name=f"{part}_{name}", internal=True, ROWS=rows, PAIR=weight_rows, **values)(body)
+                parts[part] = extern(f"{part}_{name}", _ROWS)
         export("ptr, i64, i64, i64, i64, ptr, ptr, i64", name=f"matvec_{name}", **parts)(matvec)
         export("ptr, i64, i64, i64, i64, ptr, i64, i64, ptr, i64, i64", name=f"matvec_rows_{name}", **parts)(matvec_rows)
         return body
@@ -43,7 +46,9 @@ def rows_kernel(name, **values):
 
 
 def matvec(w, stride, r0, r1, k, x, y, add):
-    _dot1(w, stride, r0, r1, k, x, 0, y, 0, add)
+    odd = r0 + (r1 - r0) // PAIR * PAIR
+    _dot1_pair(w, stride, r0, odd, k, x, 0, y, 0, add)
+    _dot1(w, stride, odd, r1, k, x, 0, y, 0, add)
 
 
 def matvec_rows(w, stride, r0, r1, k, x, xstride, nrows, y, ldy, add):
