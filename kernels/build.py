@@ -18,7 +18,6 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import llvmlite
 import llvmlite.binding as llvm
@@ -67,15 +66,11 @@ def wrapper(kernel: Kernel) -> str:
 def description(kernels: list[Kernel]) -> str:
     """IR of the data by which a library tells what it is: its ABI and the signatures of its functions."""
     code = {"ptr": "p", "int64": "i", "int32": "w", "float32": "f", "none": ""}
-    lines = [
-        f"{k.name} {''.join(code[t.name] for t in k.arguments)}>{code[k.result.name]}" for k in kernels if not k.internal
-    ]
+    shown = [k for k in kernels if not k.internal]
+    lines = [f"{k.name} {''.join(code[t.name] for t in k.arguments)}>{code[k.result.name]}" for k in shown]
     text = "\\0A".join(lines) + "\\00"
     size = len(text) - 2 * text.count("\\")
-    return (
-        f"@edged_abi = constant i32 {ABI}\n"
-        f'@edged_signatures = constant [{size} x i8] c"{text}"\n'
-    )
+    return f'@edged_abi = constant i32 {ABI}\n@edged_signatures = constant [{size} x i8] c"{text}"\n'
 
 
 def optimise(target: Target, bodies: list[str], kernels: list[Kernel]) -> tuple[bytes, str]:

@@ -38,7 +38,8 @@ def read(path: Path) -> Elf:
         if kind == _PT_LOAD:
             alignments.append(alignment)
     headers = [struct.unpack_from("<IIQQQQIIQQ", data, sections + i * section_size) for i in range(section_count)]
-    text, names = b"", {True: set(), False: set()}
+    text = b""
+    names: dict[bool, set[str]] = {True: set(), False: set()}
     for _, kind, flags, _, offset, size, link, *_ in headers:
         if flags & _SHF_EXECINSTR:
             text += data[offset : offset + size]

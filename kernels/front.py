@@ -60,7 +60,7 @@ def key(kernel: Kernel, values: dict[str, Any]) -> str:
     """Hash of all that a kernel's IR depends on."""
     body = expand(kernel.function, {**values, **kernel.values}, lambda helper: helper)
     parts = [kernel.name, str(kernel.arguments), str(kernel.result), body.key, numba.__version__, llvmlite.__version__]
-    sources = [(Path(__file__).parent / f"{name}.py").read_text() for name in ("simd", "unroll", "front")]
+    sources = [(Path(__file__).parent / f"{name}.py").read_text() for name in ("vectors", "simd", "unroll", "front")]
     return hashlib.sha256("\n".join(parts + sources).encode()).hexdigest()
 
 

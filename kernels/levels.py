@@ -75,7 +75,10 @@ class Target:
                     )
         last = f"{self.wide} %wide{{}}.{steps - 1}"
         lines += [f"%r{t} = call <{n} x i32> @edged.tile_finish({last.format(t)})" for t in range(panels)]
-        lines += [join("r", "r0", "r1", "i32", n), f"ret <{2 * n} x i32> %r"] if panels == 2 else [f"ret <{n} x i32> %r0"]
+        if panels == 2:
+            lines += [join("r", "r0", "r1", "i32", n), f"ret <{2 * n} x i32> %r"]
+        else:
+            lines.append(f"ret <{n} x i32> %r0")
         return define(f"<{panels * n} x i32> @edged.tile_dot_{weights}_{panels}(ptr %x, i64 %size, ptr %w)", *lines)
 
 

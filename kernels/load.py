@@ -28,7 +28,7 @@ from edged.kernels.table import (
     act_panel_parts,
     act_row_parts,
     tile_scratch_bytes,
-)  # fmt: skip
+)
 
 ENV = "EDGED_KERNEL_LEVEL"
 FOLDER = os.path.join(os.path.dirname(os.path.realpath(__file__)), "_built")

@@ -1,4 +1,4 @@
-"""SIMD vector types and a raw pointer type for Numba; build time only.
+"""The vocabulary of kernel bodies: SIMD types and what is done with them; build time only.
 
 A kernel body is ordinary Numba code over these types: `load(f32x8, p)`, `fma(a, b, c)`, `a + b`. Types are arguments,
 so a body that names a level-dependent type (`f32xNT`, `i32xA`) serves every CPU level. All operations emit portable
@@ -11,133 +11,60 @@ a fixed tree. That is what makes results independent of how rows are grouped.
 from __future__ import annotations
 
 import functools
-import operator
 
 from llvmlite import ir
 from numba.core import types
-from numba.core.datamodel import models
-from numba.core.imputils import lower_builtin
-from numba.core.typing.templates import ConcreteTemplate, infer_global, signature
-from numba.extending import intrinsic, register_model
+from numba.core.typing.templates import signature
+from numba.extending import intrinsic
 
 from edged.kernels.unroll import Param
-
-# -- types -------------------------------------------------------------------------------------------------------------
-
-i8, u8, i16, u16, i32, u32, i64, u64 = (
-    types.int8, types.uint8, types.int16, types.uint16, types.int32, types.uint32, types.int64, types.uint64,
-)  # fmt: skip
-f32 = types.float32
-
-_LL_I1, _LL_I8, _LL_I32, _LL_I64, _LL_F16, _LL_F32 = (
-    ir.IntType(1), ir.IntType(8), ir.IntType(32), ir.IntType(64), ir.HalfType(), ir.FloatType(),
-)  # fmt: skip
-_LL_PTR = _LL_I8.as_pointer()
-_ELEMENTS = {
-    "i8": _LL_I8, "i16": ir.IntType(16), "i32": _LL_I32, "i64": _LL_I64, "f16": _LL_F16, "f32": _LL_F32,
-}  # fmt: skip
-_SCALARS = {"i8": i8, "i16": i16, "i32": i32, "i64": i64, "f32": f32}
-
-
-class Vec(types.Type):
-    """A vector of n elements; integer elements carry no sign, operations do (sext, zext, ashr, lshr)."""
-
-    def __init__(self, element: str, n: int) -> None:
-        self.element, self.n = element, n
-        super().__init__(name=f"{element}x{n}")
-
-    @property
-    def llvm(self) -> ir.Type:
-        return ir.VectorType(_ELEMENTS[self.element], self.n)
-
-    @property
-    def is_float(self) -> bool:
-        return self.element[0] == "f"
-
-
-class Pointer(types.Type):
-    """An untyped address; `p + n` advances by n bytes."""
-
-    def __init__(self) -> None:
-        super().__init__(name="ptr")
-
-
-ptr = Pointer()
-
-
-@register_model(Vec)
-class _VecModel(models.PrimitiveModel):
-    def __init__(self, manager, fe_type):
-        super().__init__(manager, fe_type, fe_type.llvm)
-
-
-@register_model(Pointer)
-class _PointerModel(models.PrimitiveModel):
-    def __init__(self, manager, fe_type):
-        super().__init__(manager, fe_type, _LL_PTR)
-
-
-VECTORS = {
-    f"{element}x{n}": Vec(element, n)
-    for element, counts in {
-        "i8": (8, 16, 32, 64), "i16": (8, 16, 32), "i32": (4, 8, 16, 32), "i64": (2, 4, 8),
-        "f16": (4, 8, 16), "f32": (4, 8, 16, 32, 64),
-    }.items()
-    for n in counts
-}  # fmt: skip
-i8x8, i8x16, i8x32, i8x64 = (VECTORS[f"i8x{n}"] for n in (8, 16, 32, 64))
-i16x8, i16x16, i16x32 = (VECTORS[f"i16x{n}"] for n in (8, 16, 32))
-i32x4, i32x8, i32x16 = (VECTORS[f"i32x{n}"] for n in (4, 8, 16))
-f16x4, f16x8, f16x16 = (VECTORS[f"f16x{n}"] for n in (4, 8, 16))
-f32x4, f32x8, f32x16 = (VECTORS[f"f32x{n}"] for n in (4, 8, 16))
-
-# Level-dependent constants and types (levels.py gives the values): NT prompt tokens in a panel; BIAS of panel bytes;
-# A lanes of a row-dot accumulator (one native register).
-NT, BIAS, NR_FUTEX = Param("NT"), Param("BIAS"), Param("NR_FUTEX")
-i32xNT, f32xNT, i8xNT4 = Param("i32xNT"), Param("f32xNT"), Param("i8xNT4")
-i32xA, f32xA = Param("i32xA"), Param("f32xA")
-
-
-def llvm_type(t: types.Type) -> ir.Type:
-    """The LLVM type of a kernel argument or element."""
-    if isinstance(t, Vec):
-        return t.llvm
-    if isinstance(t, Pointer):
-        return _LL_PTR
-    if t is types.none:
-        return ir.VoidType()
-    return _LL_F32 if t is f32 else ir.IntType(t.bitwidth)
-
-
-# -- operators ---------------------------------------------------------------------------------------------------------
-
-
-def _operators(name: str, on_int: str | None, on_float: str | None) -> None:
-    vectors = [v for v in VECTORS.values() if (on_float if v.is_float else on_int)]
-    cases = [signature(v, v, v) for v in vectors]
-    if name == "add":
-        cases.append(signature(ptr, ptr, i64))
-
-    def lower(context, builder, sig, args):
-        return getattr(builder, on_float if sig.return_type.is_float else on_int)(*args)
-
-    for op in (getattr(operator, name), getattr(operator, "i" + name.rstrip("_"))):
-        infer_global(op)(type(f"_{name}", (ConcreteTemplate,), {"cases": cases}))
-        lower_builtin(op, Vec, Vec)(lower)
-
-
-for _name, _on_int, _on_float in (
-    ("add", "add", "fadd"), ("sub", "sub", "fsub"), ("mul", "mul", "fmul"), ("truediv", None, "fdiv"),
-    ("and_", "and_", None), ("or_", "or_", None), ("xor", "xor", None),
-):  # fmt: skip
-    _operators(_name, _on_int, _on_float)
-
-
-@lower_builtin(operator.add, Pointer, types.Integer)
-@lower_builtin(operator.iadd, Pointer, types.Integer)
-def _advance(context, builder, sig, args):
-    return builder.gep(args[0], [args[1]], inbounds=True, source_etype=_LL_I8)
-
+from edged.kernels.vectors import (  # noqa: F401  (bodies import the types from here)
+    BIAS,
+    ELEMENTS,
+    LL_F16,
+    LL_F32,
+    LL_I32,
+    LL_I64,
+    LL_PTR,
+    NR_FUTEX,
+    NT,
+    SCALARS,
+    VECTORS,
+    Pointer,
+    Vec,
+    f16x4,
+    f16x8,
+    f16x16,
+    f32,
+    f32x4,
+    f32x8,
+    f32x16,
+    f32xA,
+    f32xNT,
+    i8,
+    i8x8,
+    i8x16,
+    i8x32,
+    i8x64,
+    i8xNT4,
+    i16,
+    i16x8,
+    i16x16,
+    i16x32,
+    i32,
+    i32x4,
+    i32x8,
+    i32x16,
+    i32xA,
+    i32xNT,
+    i64,
+    llvm_type,
+    ptr,
+    u8,
+    u16,
+    u32,
+    u64,
+)
 
 # -- building intrinsics -----------------------------------------------------------------------------------------------
 # `result` maps the argument types to the result type, `emit(builder, sig, args)` returns the LLVM value.
@@ -173,12 +100,12 @@ def _call(builder, name, result, args):
 
 def _splat(builder, x, n):
     vector = ir.VectorType(x.type, n)
-    first = builder.insert_element(ir.Constant(vector, ir.Undefined), x, ir.Constant(_LL_I32, 0))
+    first = builder.insert_element(ir.Constant(vector, ir.Undefined), x, ir.Constant(LL_I32, 0))
     return _shuffle(builder, first, first, [0] * n)
 
 
 def _shuffle(builder, a, b, mask):
-    return builder.shuffle_vector(a, b, ir.Constant(ir.VectorType(_LL_I32, len(mask)), list(mask)))
+    return builder.shuffle_vector(a, b, ir.Constant(ir.VectorType(LL_I32, len(mask)), list(mask)))
 
 
 @functools.cache
@@ -244,7 +171,7 @@ def store_f16(typing_context, p, v):
     """Round an f32 to f16 and store it."""
 
     def emit(context, builder, sig, args):
-        _store(builder, args[0], builder.fptrunc(args[1], _LL_F16))
+        _store(builder, args[0], builder.fptrunc(args[1], LL_F16))
         return context.get_dummy_value()
 
     return signature(types.none, ptr, f32), emit
@@ -255,20 +182,20 @@ def prefetch(typing_context, p):
     """Ask for the cache line at p; any address is allowed."""
 
     def emit(context, builder, sig, args):
-        flags = [ir.Constant(_LL_I32, n) for n in (0, 3, 1)]  # read, keep in all levels, data
+        flags = [ir.Constant(LL_I32, n) for n in (0, 3, 1)]  # read, keep in all levels, data
         _call(builder, "llvm.prefetch.p0", ir.VoidType(), [args[0], *flags])
         return context.get_dummy_value()
 
     return signature(types.none, ptr), emit
 
 
-address = _unary(lambda p: i64, lambda b, sig, args: b.ptrtoint(args[0], _LL_I64))
+address = _unary(lambda p: i64, lambda b, sig, args: b.ptrtoint(args[0], LL_I64))
 
 
 @intrinsic
 def pointer(typing_context, n):
     """The pointer with the given address."""
-    return signature(ptr, i64), lambda context, builder, sig, args: builder.inttoptr(args[0], _LL_PTR)
+    return signature(ptr, i64), lambda context, builder, sig, args: builder.inttoptr(args[0], LL_PTR)
 
 
 # Atomics are sequentially consistent: the sleeper check of the worker threads is a store-then-load handshake, and an
@@ -318,7 +245,7 @@ def zero(typing_context, t):
 def splat(typing_context, t, x):
     """Every lane x, converted to the element type."""
     v = t.instance_type
-    return signature(v, t, _SCALARS[v.element]), lambda context, builder, sig, args: _splat(builder, args[1], v.n)
+    return signature(v, t, SCALARS[v.element]), lambda context, builder, sig, args: _splat(builder, args[1], v.n)
 
 
 bitcast = _converting(lambda b, v, llvm: b.bitcast(v, llvm))
@@ -372,7 +299,7 @@ def _shift(emit):
     @intrinsic
     def op(typing_context, v, n):
         def lower(context, builder, sig, args):
-            element = _ELEMENTS[sig.args[0].element]
+            element = ELEMENTS[sig.args[0].element]
             count = builder.trunc(args[1], element) if element.width < 64 else args[1]
             return emit(builder, args[0], _splat(builder, count, sig.args[0].n))
 
@@ -396,7 +323,7 @@ def _tree(combine):
         while n > 1:
             n //= 2
             v = combine(builder, sig, _shuffle(builder, v, v, range(n)), _shuffle(builder, v, v, range(n, 2 * n)))
-        return builder.extract_element(v, ir.Constant(_LL_I32, 0))
+        return builder.extract_element(v, ir.Constant(LL_I32, 0))
 
     return emit
 
@@ -409,7 +336,7 @@ def _max(builder, sig, a, b):
     return _call(builder, f"llvm.maxnum.v{a.type.count}f32", a.type, [a, b])
 
 
-hsum = _unary(lambda v: _SCALARS[v.element], _tree(_add))
+hsum = _unary(lambda v: SCALARS[v.element], _tree(_add))
 hmax = _unary(lambda v: f32, _tree(_max))
 
 
@@ -458,8 +385,8 @@ def spread_pair(typing_context, v, j):
 @intrinsic(prefer_literal=True)
 def get(typing_context, v, j):
     """Lane j (a literal) as a scalar."""
-    k = ir.Constant(_LL_I32, j.literal_value)
-    return signature(_SCALARS[v.element], v, j), lambda context, b, sig, args: b.extract_element(args[0], k)
+    k = ir.Constant(LL_I32, j.literal_value)
+    return signature(SCALARS[v.element], v, j), lambda context, b, sig, args: b.extract_element(args[0], k)
 
 # -- primitives: defined in LLVM IR for each CPU level by levels.py ----------------------------------------------------
 

@@ -10,9 +10,35 @@ import numpy as np
 
 from edged.kernels.export import export, helper
 from edged.kernels.simd import (
-    BIAS, bitcast, cvt_f32, dot_scaled, f32, f32x8, f32xA, fma, get, high, hsum, i8x8, i8x32, i32, i32x8, i32xA, i64,
-    load, load_f16, low, prefetch, scales_u, sext, splat, spread, store, u32, zero, zext,
-)  # fmt: skip
+    BIAS,
+    bitcast,
+    cvt_f32,
+    dot_scaled,
+    f32,
+    f32x8,
+    f32xA,
+    fma,
+    get,
+    high,
+    hsum,
+    i8x8,
+    i8x32,
+    i32,
+    i32x8,
+    i32xA,
+    i64,
+    load,
+    load_f16,
+    low,
+    prefetch,
+    scales_u,
+    splat,
+    spread,
+    store,
+    u32,
+    zero,
+    zext,
+)
 from edged.kernels.types.common import PREFETCH, ROWS, align64, put, rows_kernel
 from edged.kernels.types.tile import Shape, bias_correction, tile_kernel
 from edged.kernels.unroll import Param, static

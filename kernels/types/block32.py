@@ -9,9 +9,32 @@ from dataclasses import dataclass
 
 from edged.kernels.export import export, helper
 from edged.kernels.simd import (
-    BIAS, cvt_f32, dot_ss, dot_us, f16x4, f32, f32x4, f32x8, f32xA, fma, get, high, hsum, i8x32, i32, i32x8, i32xA,
-    load, load_f16, low, prefetch, sext, splat, store, zero,
-)  # fmt: skip
+    BIAS,
+    cvt_f32,
+    dot_ss,
+    dot_us,
+    f16x4,
+    f32,
+    f32x4,
+    f32x8,
+    f32xA,
+    fma,
+    get,
+    high,
+    hsum,
+    i8x32,
+    i32,
+    i32x8,
+    i32xA,
+    load,
+    load_f16,
+    low,
+    prefetch,
+    sext,
+    splat,
+    store,
+    zero,
+)
 from edged.kernels.types.common import PAIR, PREFETCH, ROWS, align64, put, rows_kernel
 from edged.kernels.types.tile import Shape, bias_correction, tile_kernel
 from edged.kernels.unroll import Param, static

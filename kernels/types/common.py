@@ -21,6 +21,8 @@ ROWS, PAIR = Param("ROWS"), Param("PAIR")
 PREFETCH = 2048  # bytes ahead of the weights being read; most of the gain over unhinted streaming from DRAM
 WEIGHT_ROWS = 8  # weight rows that matvec_rows keeps in cache while it goes through the activation rows
 
+_MATVEC = "ptr, i64, i64, i64, i64, ptr, ptr, i64"
+_MATVEC_ROWS = "ptr, i64, i64, i64, i64, ptr, i64, i64, ptr, i64, i64"
 _ROWS = "ptr, i64, i64, i64, i64, ptr, i64, ptr, i64, i64"
 _dot1, _dot2, _dot4 = Param("dot1"), Param("dot2"), Param("dot4")
 _dot1_pair = Param("dot1_pair", lambda v: v["dot1"])
@@ -38,8 +40,8 @@ def rows_kernel(name, pair=1, **values):
             if weight_rows <= pair:
                 export(_ROWS, name=f"{part}_{name}", internal=True, ROWS=rows, PAIR=weight_rows, **values)(body)
                 parts[part] = extern(f"{part}_{name}", _ROWS)
-        export("ptr, i64, i64, i64, i64, ptr, ptr, i64", name=f"matvec_{name}", **parts)(matvec)
-        export("ptr, i64, i64, i64, i64, ptr, i64, i64, ptr, i64, i64", name=f"matvec_rows_{name}", **parts)(matvec_rows)
+        export(_MATVEC, name=f"matvec_{name}", **parts)(matvec)
+        export(_MATVEC_ROWS, name=f"matvec_rows_{name}", **parts)(matvec_rows)
         return body
 
     return register

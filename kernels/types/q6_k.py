@@ -14,9 +14,35 @@ import numpy as np
 
 from edged.kernels.export import export, helper
 from edged.kernels.simd import (
-    BIAS, bitcast, cvt_f32, dot_scaled2, dot_us, f32, f32x8, fma, get, high, hsum, i8x8, i8x32, i16x8, i32, i32x8,
-    i32xA, load, load_f16_tail, low, lshr, prefetch, scales_s, sext, shl, splat, spread_pair, store, zero,
-)  # fmt: skip
+    BIAS,
+    cvt_f32,
+    dot_scaled2,
+    dot_us,
+    f32,
+    f32x8,
+    fma,
+    get,
+    high,
+    hsum,
+    i8x8,
+    i8x32,
+    i16x8,
+    i32,
+    i32x8,
+    i32xA,
+    load,
+    load_f16_tail,
+    low,
+    lshr,
+    prefetch,
+    scales_s,
+    sext,
+    shl,
+    splat,
+    spread_pair,
+    store,
+    zero,
+)
 from edged.kernels.types.common import PREFETCH, ROWS, align64, put, rows_kernel
 from edged.kernels.types.reference import f16_at
 from edged.kernels.types.tile import Shape, tile_kernel

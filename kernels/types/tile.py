@@ -18,9 +18,32 @@ from dataclasses import dataclass
 
 from edged.kernels.export import export, extern, helper
 from edged.kernels.simd import (
-    BIAS, NT, VECTORS, atomic_load, bitcast, concat, cvt_f32, dot_us, f32, f32x4, f32xNT, fma, high, hsum, i8x32, i32,
-    i32xA, load, low, shuffle, splat, store, tile_dot, weights4, zero,
-)  # fmt: skip
+    BIAS,
+    NT,
+    VECTORS,
+    atomic_load,
+    bitcast,
+    concat,
+    cvt_f32,
+    dot_us,
+    f32,
+    f32x4,
+    f32xNT,
+    fma,
+    high,
+    hsum,
+    i8x32,
+    i32,
+    i32xA,
+    load,
+    low,
+    shuffle,
+    splat,
+    store,
+    tile_dot,
+    weights4,
+    zero,
+)
 from edged.kernels.table import ACT_F32, ACT_Q8_32, ACT_Q8_256, TYPE_BY_NAME
 from edged.kernels.types.common import align64, put
 from edged.kernels.unroll import Param, static
@@ -47,7 +70,7 @@ class Shape:
 SHAPES = (
     Shape("u4", offset=1), Shape("u5", offset=1), Shape("s8"),
     Shape("u4", offset=1, act=256), Shape("u5", offset=1, act=256), Shape("s6", scale=16, act=256),
-)  # fmt: skip
+)
 
 PANELS, OFFSET, SCALE, ACT = Param("PANELS"), Param("OFFSET"), Param("SCALE"), Param("ACT")
 f32xNT4 = Param("f32xNT4")

@@ -1,4 +1,4 @@
-"""x86_64_vnni512 for processors without it: the same kernel bodies and primitives, the VNNI instructions in plain IR."""
+"""x86_64_vnni512 where no processor has it: the same bodies and primitives, the VNNI instructions in plain IR."""
 
 from __future__ import annotations
 

@@ -48,7 +48,8 @@ def compiled(path: Path, code: str) -> None:
     """A library made of C, for faults that no kernel source can have."""
     compiler = shutil.which("cc") or shutil.which("gcc")
     argv = [compiler] if compiler else [sys.executable, "-m", "ziglang", "cc"]
-    subprocess.run([*argv, "-shared", "-fPIC", "-O1", "-o", str(path), "-x", "c", "-"], input=code, text=True, check=True)
+    options = ["-shared", "-fPIC", "-O1", "-o", str(path), "-x", "c", "-"]
+    subprocess.run([*argv, *options], input=code, text=True, check=True)
 
 
 def faulty(path: Path, body: str, abi: int = load.ABI) -> None:

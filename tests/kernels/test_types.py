@@ -33,7 +33,8 @@ def test_sizes_are_those_of_the_gguf_package(t: TensorType) -> None:
 @pytest.mark.parametrize("name", TYPE_IDS)
 def test_l05_every_kernel_equals_the_reference(library: Any, name: str) -> None:
     t = TYPE_BY_NAME[name]
-    assert [fault for k in type_cases.WIDTHS[t.block] for fault in type_runner.check(library, type_cases.case(t, k))] == []
+    cases = [type_cases.case(t, k) for k in type_cases.WIDTHS[t.block]]
+    assert [fault for case in cases for fault in type_runner.check(library, case)] == []
 
 
 @pytest.mark.parametrize("name", TYPE_IDS)
