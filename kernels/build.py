@@ -131,14 +131,19 @@ def library_path(level: str, out: Path = OUT) -> Path:
     return out / f"libedged_{level}.so"
 
 
+def is_current(path: Path, digest: str) -> bool:
+    """Whether the library at `path` was made of the sources with this hash."""
+    stamp = path.with_suffix(".stamp")
+    return path.exists() and stamp.exists() and stamp.read_text() == digest
+
+
 def build(target: Target, path: Path, *, force: bool = False, only: str = "") -> bool:
     """Make the library of one level at `path`. Returns False when it is up to date.
 
     only: a package of kernels, `edged.kernels.types` say, to build a library without the rest.
     """
-    stamp = path.with_suffix(".stamp")
     digest = source_hash()
-    if not force and path.exists() and stamp.exists() and stamp.read_text() == digest:
+    if not force and is_current(path, digest):
         return False
     load_kernels()
     kernels = [k for k in KERNELS.values() if k.function.__module__.startswith(only)]
@@ -150,7 +155,7 @@ def build(target: Target, path: Path, *, force: bool = False, only: str = "") ->
     link.link(code, temporary, target.triple.partition("-")[0], soname=path.name)
     check(elf.read(temporary), target, assembly)
     temporary.replace(path)
-    stamp.write_text(digest)
+    path.with_suffix(".stamp").write_text(digest)
     return True
 
 
@@ -167,10 +172,15 @@ def main(arguments: list[str] | None = None) -> int:
         built = build(TARGETS[args.level], path, force=args.force)
         print(f"{path}: {path.stat().st_size} bytes" if built else f"{path}: up to date")
         return 0
-    # Numba is single-threaded: one process per level.
     levels = [level.name for level in LEVELS if args.family in (level.family, "all")]
+    digest = source_hash()
+    stale = [name for name in levels if args.force or not is_current(library_path(name, args.out), digest)]
+    if stale:
+        load_kernels()
+    for name in stale:  # every body once, though levels share many
+        front.compile_bodies(list(KERNELS.values()), TARGETS[name].values(), OUT / "ir")
     command = [sys.executable, "-m", "edged.kernels.build", "--out", str(args.out), *["--force"] * args.force]
-    processes = [subprocess.Popen([*command, "--level", level]) for level in levels]
+    processes = [subprocess.Popen([*command, "--level", name]) for name in levels]  # LLVM has one thread
     return max(process.wait() for process in processes)
 
 

@@ -130,6 +130,8 @@ def trial(library: Library) -> str:
         warnings.simplefilter("ignore", DeprecationWarning)
         child = os.fork()
     if child == 0:
+        for number in (signal.SIGILL, signal.SIGSEGV, signal.SIGBUS):
+            signal.signal(number, signal.SIG_DFL)  # a death is a result here, and no traceback is wanted
         status = 2
         try:
             status = 0 if self_test(library) else 1

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from edged.errors import EdgedError
-from edged.kernels.table import CONTROL, OP, OP_BY_NAME, STATE, align64, attention_scratch_bytes, tile_scratch_bytes
+from edged.kernels.table import CONTROL, OP, OP_BY_NAME, align64, attention_scratch_bytes, tile_scratch_bytes
 
 if TYPE_CHECKING:
     from edged.kernels.load import Library

@@ -25,6 +25,7 @@ TEN = 10
 @pytest.fixture(scope="module", params=LEVEL_NAMES)
 def library(request: pytest.FixtureRequest) -> tuple[str, elf.Elf]:
     """Every level, of every family."""
+    build.load_kernels()
     build.build(TARGETS[request.param], build.library_path(request.param))
     return request.param, elf.read(build.library_path(request.param))
 
