@@ -31,7 +31,8 @@ class ArmUnavailableError(Exception):
 
 
 def run_arm(
-    cpu: str, argv: Sequence[str], env: Mapping[str, str] | None = None, *, timeout: float = 600, text: bool = True
+    cpu: str, argv: Sequence[str], env: Mapping[str, str] | None = None, *, timeout: float = 600, text: bool = True,
+    input: str | None = None,
 ) -> subprocess.CompletedProcess:
     """Run the root's Python with `argv` on a `cpu` known to qemu, from the checkout, with the checkout importable.
 
@@ -39,7 +40,8 @@ def run_arm(
     in the emulated process is a negative return code, as with any child. Raises ArmUnavailableError.
     """
     return subprocess.run(
-        command(cpu, argv), env=environment(env), cwd=CHECKOUT, timeout=timeout, capture_output=True, text=text
+        command(cpu, argv), env=environment(env), cwd=CHECKOUT, timeout=timeout, capture_output=True, text=text,
+        input=input,
     )
 
 

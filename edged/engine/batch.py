@@ -15,7 +15,6 @@ from edged.engine.plan import Sizes
 from edged.kernels.table import STATE
 from edged.models.blocks import Rope
 
-
 COUNTS = ("n_decode", "n_prompt", "n_logits")
 assert STATE.names is not None and STATE.names[: len(COUNTS)] == COUNTS
 

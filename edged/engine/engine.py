@@ -58,7 +58,8 @@ class Stepper(Protocol):
 class Parts(NamedTuple):
     """What an engine is made of.
 
-    logits: address of the first row; logits_stride: bytes from row to row; owned: memory that addresses lead to.
+    logits: address of the first row; logits_stride: bytes from row to row; arena: u8, what a step works in, nothing of
+    which outlives it; owned: memory that addresses lead to.
     """
 
     info: EngineInfo
@@ -70,6 +71,7 @@ class Parts(NamedTuple):
     logits_stride: int
     pace: Pace
     gauges: Callable[[], Mapping[str, float]]
+    arena: np.ndarray
     owned: tuple[object, ...]
 
 
@@ -222,6 +224,9 @@ class Engine:
     def _work(self) -> None:
         while True:
             with self._changed:
+                if not self._jobs:
+                    memory.discard(self._parts.arena)
+                    memory.discard(self._scratch)
                 self._changed.wait_for(lambda: self._jobs or self._closed)
                 if not self._jobs:
                     return

@@ -63,7 +63,7 @@ class Pool:
         for column in range(owned.start, keep):
             block = int(self.table[slot, column])
             self.table[slot, column] = NO_BLOCK
-            memory.discard(self.address + block * self.stride, self.stride)
+            memory.discard(self._memory[block * self.stride : (block + 1) * self.stride])
             self._free.append(block)
         self._owned[slot] = range(keep, owned.stop)
 

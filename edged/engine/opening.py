@@ -53,6 +53,7 @@ def open_engine(config: EngineConfig, model: Model, post: Post | None, thread: b
         gauges=lambda: {
             "kv_blocks_used": cache.n_used, "kv_blocks_total": cache.n_blocks, "kv_bytes_used": cache.used_bytes,
         },
+        arena=plan.arena,
         owned=(plan, cache),
     )  # fmt: skip
     engine = Engine(parts, config.queue, post)

@@ -1,4 +1,4 @@
-"""A model file in memory: mapped read-only, read ahead, locked, watched. And memory of our own, reserved and given back.
+"""A model file in memory: mapped read-only, read ahead, locked, watched. And memory of our own, to take and give back.
 
 Nothing here assumes a page size: files are mapped from offset 0, and ranges for the kernel are rounded to the page size
 it reports (4, 16 or 64 KiB). ctypes is used where the standard library has no call or keeps the GIL during it.
@@ -156,9 +156,10 @@ def reserve(size: int, what: str) -> np.ndarray:
     return np.frombuffer(region, np.uint8)[:size]
 
 
-def discard(address: int, size: int) -> None:
-    """Give back the whole pages of reserved memory; they read as zeros afterwards."""
-    start, end = -(-address // PAGE) * PAGE, (address + size) // PAGE * PAGE
+def discard(part: np.ndarray) -> None:
+    """Give back the whole pages of a part of reserved memory, u8 (size,); they read as zeros afterwards."""
+    address = part.__array_interface__["data"][0]
+    start, end = -(-address // PAGE) * PAGE, (address + part.size) // PAGE * PAGE
     if start < end:
         _libc.madvise(start, end - start, mmap.MADV_DONTNEED)
 

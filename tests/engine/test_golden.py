@@ -112,3 +112,24 @@ def test_golden(name: str, request: pytest.FixtureRequest) -> None:
     assert not missed, figures
     assert agreement >= AGREEMENT, figures
     assert kl <= MEAN_KL, figures
+
+
+UNSURE = 0.2  # margin below which levels may part ways
+FIRST_IDS, FIRST_PROMPTS = 16, 4
+
+
+@pytest.mark.arm
+@pytest.mark.parametrize(("cpu", "level"), [("cortex-a72", "aarch64_neon"), ("cortex-a76", "aarch64_dotprod")])
+def test_first_ids_on_arm(arm: Any, smollm2_path: Path, cpu: str, level: str) -> None:
+    """Greedy answers on an emulated processor: the reference's ids, up to the first that it was not sure of."""
+    cases = json.loads((GOLDEN / "smollm2_dev.json").read_text("utf-8"))[:FIRST_PROMPTS]
+    prompts = json.dumps([case["prompt_ids"] for case in cases])
+    done = arm(cpu, ["-m", "tests.engine.golden_on_arm", str(smollm2_path), str(FIRST_IDS)], input=prompts)
+    assert done.returncode == 0, done.stderr
+    got = json.loads(done.stdout)
+    assert got["level"] == level
+    for ids, case in zip(got["ids"], cases, strict=True):
+        steps = case["steps"][:FIRST_IDS]
+        sure = next((i for i, s in enumerate(steps) if s["top"][0][1] - s["top"][1][1] < UNSURE), len(steps))
+        assert sure, "a prompt that says nothing"
+        assert ids[:sure] == [step["id"] for step in steps[:sure]]
