@@ -19,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from setuptools import build_meta
@@ -187,6 +187,5 @@ class PlatformWheel(bdist_wheel):
 class Sdist(sdist):
     """Adds what a build from the sdist needs; the links edged/kernels and edged/rag become the folders they lead to."""
 
-    def add_defaults(self) -> None:
-        super().add_defaults()
-        self.filelist.extend(SDIST_EXTRA)
+    def make_release_tree(self, base_dir: str, files: Sequence[str]) -> None:
+        super().make_release_tree(base_dir, sorted({*files, *SDIST_EXTRA}))

@@ -49,9 +49,15 @@ def test_run_and_chat_give_the_same_answer_for_a_seed(smollm2_path: Path) -> Non
     assert run.stdout == chat.stdout
 
 
+def heed_interrupts() -> None:
+    """A shell that runs the tests in the background makes them, and their children, ignore the signal."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 def test_run_interrupted_from_the_keyboard(smollm2_path: Path) -> None:
     command = [*EDGED, "run", "-m", str(smollm2_path), "--ignore-eos", "Count."]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=CHECKOUT) as child:
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=CHECKOUT,
+                          preexec_fn=heed_interrupts) as child:  # fmt: skip
         assert child.stdout is not None
         assert os.read(child.stdout.fileno(), 1)
         child.send_signal(signal.SIGINT)

@@ -72,10 +72,10 @@ class Running:
         self._thread.join(PATIENCE)
         assert not self._thread.is_alive(), "the daemon does not stop"
 
-    def client(self) -> httpx.Client:
+    def client(self, patience: float = PATIENCE) -> httpx.Client:
         """An HTTP client of the socket."""
         transport = httpx.HTTPTransport(uds=self.path, verify=False)  # certificates take long to load and are not used
-        return httpx.Client(transport=transport, base_url="http://edged", timeout=PATIENCE)
+        return httpx.Client(transport=transport, base_url="http://edged", timeout=patience)
 
     def get(self, path: str) -> httpx.Response:
         with self.client() as client:
@@ -117,7 +117,8 @@ class Running:
 
     def _is_up(self) -> bool:
         try:
-            return self.get("/health").status_code == 200 or not self._wait
+            with self.client(1.0) as client:  # a loop that ends may leave a connection it has just accepted open
+                return client.get("/health").status_code == 200 or not self._wait
         except httpx.TransportError:
             return False
 
