@@ -353,18 +353,21 @@ _DOTPROD = _ARM + f"declare <4 x i32> @{_SDOT}(<4 x i32>, <16 x i8>, <16 x i8>)\
 ))  # fmt: skip
 
 _SMULL = "call <8 x i16> @llvm.aarch64.neon.smull.v8i16"
+_ADDP = "call <8 x i16> @llvm.aarch64.neon.addp.v8i16"
 _SADDLP = "call <4 x i32> @llvm.aarch64.neon.saddlp.v4i32.v8i16"
 _QUARTERS = tuple(piece(f"{v}{i}", v, "i8", 32, 8 * i, 8) for v in "us" for i in range(4))
 _NEON = _ARM + """
 declare <8 x i16> @llvm.aarch64.neon.smull.v8i16(<8 x i8>, <8 x i8>)
 declare <4 x i32> @llvm.aarch64.neon.saddlp.v4i32.v8i16(<8 x i16>)
 declare <4 x i32> @llvm.aarch64.neon.addp.v4i32(<4 x i32>, <4 x i32>)
+declare <8 x i16> @llvm.aarch64.neon.addp.v8i16(<8 x i16>, <8 x i16>)
 """ + "".join((
+    # sums of pairs first: lane j holds products 4 j .. 4 j + 3, as sdot has them, so both levels round alike
     define("<4 x i32> @edged.dot16(<4 x i32> %acc, <16 x i8> %x, <16 x i8> %y)",
            *(piece(f"{v}{i}", v, "i8", 16, 8 * i, 8) for v in "xy" for i in (0, 1)),
            f"%p0 = {_SMULL}(<8 x i8> %x0, <8 x i8> %y0)",
            f"%p1 = {_SMULL}(<8 x i8> %x1, <8 x i8> %y1)",
-           "%p = add <8 x i16> %p0, %p1",
+           f"%p = {_ADDP}(<8 x i16> %p0, <8 x i16> %p1)",
            f"%w = {_SADDLP}(<8 x i16> %p)",
            "%r = add <4 x i32> %w, %acc",
            "ret <4 x i32> %r"),
@@ -372,9 +375,9 @@ declare <4 x i32> @llvm.aarch64.neon.addp.v4i32(<4 x i32>, <4 x i32>)
     define("<4 x i32> @edged.dot_us(<4 x i32> %acc, <32 x i8> %u, <32 x i8> %s)",
            *_QUARTERS,
            *(f"%p{i} = {_SMULL}(<8 x i8> %u{i}, <8 x i8> %s{i})" for i in range(4)),
-           "%t0 = add <8 x i16> %p0, %p1",
-           "%t1 = add <8 x i16> %t0, %p2",
-           "%t2 = add <8 x i16> %t1, %p3",
+           f"%t0 = {_ADDP}(<8 x i16> %p0, <8 x i16> %p1)",
+           f"%t1 = {_ADDP}(<8 x i16> %p2, <8 x i16> %p3)",
+           "%t2 = add <8 x i16> %t0, %t1",
            f"%w = {_SADDLP}(<8 x i16> %t2)",
            "%r = add <4 x i32> %w, %acc",
            "ret <4 x i32> %r"),

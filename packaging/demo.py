@@ -46,7 +46,7 @@ def main() -> None:
             first, rate, tokens = ask(path)
             print(f"\nready after {ready:.2f} s; first token after {1000 * first:.0f} ms")
             print(f"{tokens} tokens at {rate:.0f} tok/s")
-            print(f"private memory {private_bytes(daemon.pid) / 1e6:.0f} MB (the mapped model not counted)")
+            print(f"memory beside the model {own_bytes(daemon.pid) / 1e6:.0f} MB")
         finally:
             daemon.send_signal(signal.SIGTERM)
             code = daemon.wait(30)
@@ -106,10 +106,10 @@ def ask(path: str) -> tuple[float, float, int]:
     return first - asked, (tokens - 1) / (last - first), tokens
 
 
-def private_bytes(pid: int) -> int:
-    """Memory only this process holds: the mapped model, which the page cache shares, is not in it."""
+def own_bytes(pid: int) -> int:
+    """Memory the process has written: neither the mapped model nor its programs, which the page cache holds."""
     lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
-    return sum(1024 * int(line.split()[1]) for line in lines if line.startswith("Private_"))
+    return sum(1024 * int(line.split()[1]) for line in lines if line.startswith("Private_Dirty"))
 
 
 if __name__ == "__main__":

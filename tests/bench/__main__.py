@@ -8,10 +8,11 @@ from pathlib import Path
 
 from edged.store.catalogue import CATALOGUE
 from edged.store.pull import pull
-from tests.bench import concurrency, memory, speed, startup
+from tests.bench import agreement, concurrency, memory, speed, startup
 from tests.bench.report import Report
 
-BENCHES = {"speed": speed, "startup": startup, "memory": memory, "concurrency": concurrency}
+BENCHES = {"speed": speed, "startup": startup, "memory": memory, "concurrency": concurrency,
+           "agreement": agreement}  # fmt: skip
 
 
 def main() -> None:
