@@ -10,6 +10,8 @@ import click
 
 from edged.cli import generate
 from edged.cli.options import configured, sampled
+from edged.cli.report import report
+from edged.errors import EdgedError
 
 if TYPE_CHECKING:
     from edged.config import Config
@@ -74,7 +76,13 @@ def talk(answer: Answer, system: str) -> None:
             messages = list(start)
         elif line:
             messages.append({"role": "user", "content": line})
-            messages.append({"role": "assistant", "content": _show(answer, messages)})
+            try:
+                messages.append({"role": "assistant", "content": _show(answer, messages)})
+            except EdgedError as error:
+                if not sys.stdin.isatty():
+                    raise
+                report(error)  # such as a full context: a person can go on, or /reset
+                messages.pop()
 
 
 def _show(answer: Answer, messages: list[dict[str, str]]) -> str:

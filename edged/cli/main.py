@@ -19,6 +19,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 import click
 
 from edged import __version__
+from edged.cli.report import report
 from edged.errors import EdgedError
 
 COMMANDS = ("serve", "run", "chat", "pull", "models", "inspect", "tokenize", "bench")
@@ -71,9 +72,7 @@ def run(args: list[str] | None = None) -> int:
         e.show()
         return e.exit_code
     except EdgedError as e:
-        click.echo(f"error: {e.message}", err=True)
-        if e.hint:
-            click.echo(f"hint: {e.hint}", err=True)
+        report(e)
         return 1
     except click.Abort:  # click's word for KeyboardInterrupt
         return 130

@@ -51,7 +51,7 @@ def open_engine(config: EngineConfig, model: Model, post: Post | None, thread: b
         logits_stride=plan.logits.strides[0],
         pace=Pace(rows, fixed=config.prefill_chunk > 0),
         gauges=lambda: {
-            "kv_blocks_used": cache.n_used, "kv_blocks_total": cache.n_blocks, "kv_bytes_used": cache.used_bytes,
+            "kv_blocks_used": cache.n_used, "kv_blocks": cache.n_blocks, "kv_bytes_used": cache.used_bytes,
         },
         arena=plan.arena,
         owned=(plan, cache),

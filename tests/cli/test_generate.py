@@ -189,6 +189,25 @@ def test_chat_ctrl_c_stops_only_the_answer(serve: Callable, monkeypatch: pytest.
     assert b"assistant\nAA\nuser\ntwo" in bytes(t for t in engine.requests[1].prompt if t < 256)
 
 
+def test_chat_on_a_terminal_goes_on_after_an_error(serve: Callable, monkeypatch: pytest.MonkeyPatch,
+                                                   capsysbinary: Capture) -> None:
+    engine = serve()
+    with stdin(monkeypatch, f"one\n{'x' * 5000}\ntwo\n"):
+        monkeypatch.setattr(sys.stdin, "isatty", lambda: True)
+        assert main.run(["chat"]) == 0
+    out, err = capsysbinary.readouterr()
+    assert out.count(b"Hi\n") == 2
+    assert err.startswith(b"error: the prompt has ")
+    assert b"assistant\nHi\nuser\ntwo" in bytes(t for t in engine.requests[-1].prompt if t < 256)
+
+
+def test_chat_from_a_pipe_ends_with_an_error(serve: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = serve()
+    with stdin(monkeypatch, f"{'x' * 5000}\ntwo\n"):
+        assert main.run(["chat"]) == 1
+    assert not engine.requests
+
+
 def test_bench_rows(serve: Callable, monkeypatch: pytest.MonkeyPatch, capsysbinary: Capture) -> None:
     engine = timed(serve(endless(65)))
     assert main.run(["bench", "-p", "16", "-p", "32", "-n", "8", "-r", "2", "--json"]) == 0

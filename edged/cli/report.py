@@ -1,0 +1,14 @@
+"""How the command line tells of an error."""
+
+from __future__ import annotations
+
+import click
+
+from edged.errors import EdgedError
+
+
+def report(error: EdgedError) -> None:
+    """Print the message, and the remedy where there is one, on stderr."""
+    click.echo(f"error: {error.message}", err=True)
+    if error.hint:
+        click.echo(f"hint: {error.hint}", err=True)
