@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from functools import cached_property, partial
 
+from edged.tokenizers.index import Memo
 from edged.tokenizers.special import SpecialTokens
 from edged.tokenizers.stream import TextStream
 from edged.tokenizers.vocab import TokenType, Vocabulary
@@ -135,19 +136,24 @@ class Tokenizer(ABC):
 
     def _ids(self, symbols: list[bytes]) -> list[int]:
         """Ids of merged symbols; bytes that no piece stands for are the unknown token, or nothing if there is none."""
-        ids = []
+        ids, find = [], self._plain_ids.__getitem__
         for symbol in symbols:
-            id = self._find_text(symbol)
+            id = find(symbol)
             ids += [id] if id >= 0 else self._fallback(symbol)
         if -1 in ids:
             unknown = [] if self.vocab.unk_id is None else [self.vocab.unk_id]
             ids = [known for id in ids for known in ([id] if id >= 0 else unknown)]
         return ids
 
-    def _find_text(self, piece: bytes) -> int:
-        """Id that plain text may become, or -1: merges must not end in a control token either."""
-        id = self.vocab.find(piece)
-        return -1 if id >= 0 and self.is_control(id) else id
+    @cached_property
+    def _plain_ids(self) -> Memo[int]:
+        """Ids that plain text may become, -1 for other pieces: merges must not end in a control token either."""
+
+        def find(piece: bytes) -> int:
+            id = self.vocab.find(piece)
+            return -1 if id >= 0 and self.is_control(id) else id
+
+        return Memo(find)
 
     @abstractmethod
     def _merge_word(self, word: str) -> list[int]:

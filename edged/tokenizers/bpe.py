@@ -12,7 +12,7 @@ from typing import Any
 
 from edged.errors import BadModel
 from edged.tokenizers.base import Tokenizer
-from edged.tokenizers.index import StringIndex
+from edged.tokenizers.index import Memo, StringIndex
 from edged.tokenizers.merge import merge
 from edged.tokenizers.pretokenizers import PRETOKENIZERS
 from edged.tokenizers.vocab import PREFIX, Vocabulary, strings, warn
@@ -46,8 +46,15 @@ class Bpe(Tokenizer):
         super().__init__(Vocabulary(meta, default_ids={}, add_bos=self._pretokenizer.add_bos))
 
     @cached_property
-    def _merges(self) -> StringIndex:
-        return StringIndex(self._rules)
+    def _ranks(self) -> Memo[float | None]:
+        """By "left right"."""
+        find = StringIndex(self._rules).find
+
+        def rank(rule: bytes) -> float | None:
+            found = find(rule)
+            return None if found < 0 else found
+
+        return Memo(rank)
 
     def _encode_plain(self, text: str, after_special: bool) -> list[int]:
         return [id for word in self._pretokenizer.split(text) for id in self._encode_word(word)]
@@ -55,19 +62,13 @@ class Bpe(Tokenizer):
     def _merge_word(self, word: str) -> list[int]:
         symbols = [_ENCODED[byte] for byte in word.encode("utf-8", "surrogateescape")]
         if self._pretokenizer.ignore_merges:
-            whole = self._find_text(b"".join(symbols))
+            whole = self._plain_ids[b"".join(symbols)]
             if whole >= 0:
                 return [whole]
-        find = self._merges.find
-
-        def rank(left: bytes, right: bytes) -> float | None:
-            found = find(left + b" " + right)
-            return None if found < 0 else found
-
-        return self._ids(merge(symbols, rank))
+        return self._ids(merge(symbols, b" ", self._ranks))
 
     def _fallback(self, symbol: bytes) -> list[int]:
-        return [self._find_text(character.encode()) for character in symbol.decode()]
+        return [self._plain_ids[character.encode()] for character in symbol.decode()]
 
     def _piece_bytes(self, piece: bytes) -> bytes:
         out = bytearray()

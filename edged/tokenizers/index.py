@@ -7,15 +7,17 @@ they lie (a GGUF string array stays in the mapped file); a match is proven by co
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable
-from typing import Protocol
+from collections.abc import Callable, Iterable
+from typing import Protocol, TypeVar
 
 import numpy as np
+
+T = TypeVar("T")
 
 _MULTIPLIER = 0x9E3779B97F4A7C15  # 2**64 / golden ratio (Knuth, TAOCP 3, 6.4: multiplicative hashing)
 _MASK = (1 << 64) - 1
 _CHUNK = 16384  # strings hashed at once: the temporaries stay in the second-level cache and on the heap
-_REMEMBERED = 16384  # answers kept: the same pairs are asked for again and again
+_REMEMBERED = 32768  # answers kept
 
 
 class Strings(Protocol):
@@ -63,7 +65,6 @@ class StringIndex:
         keys |= np.arange(len(lengths), dtype=np.uint64)
         keys.sort()
         self._longest = int(lengths.max(initial=0))
-        self._found: dict[bytes, int] = {}
         # .data: an element read from a memoryview is a Python int at once, several times cheaper than a numpy scalar
         self._keys = keys.data
         self._buffer = strings.buffer.data
@@ -72,15 +73,6 @@ class StringIndex:
 
     def find(self, piece: bytes) -> int:
         """Position of `piece`, or -1. The empty string is never found."""
-        position = self._found.get(piece)
-        if position is None:
-            position = self._search(piece)
-            if len(self._found) >= _REMEMBERED:
-                self._found.clear()
-            self._found[piece] = position
-        return position
-
-    def _search(self, piece: bytes) -> int:
         length = len(piece)
         if not 0 < length <= self._longest:
             return -1
@@ -93,6 +85,21 @@ class StringIndex:
                 return position
             at += 1
         return -1
+
+
+class Memo(dict[bytes, T]):
+    """A function of a byte string with its latest answers: the same pieces are asked for again and again."""
+
+    def __init__(self, function: Callable[[bytes], T]) -> None:
+        super().__init__()
+        self._function = function
+
+    def __missing__(self, piece: bytes) -> T:
+        value = self._function(piece)
+        if len(self) >= _REMEMBERED:
+            self.clear()
+        self[piece] = value
+        return value
 
 
 def _hash_one(piece: bytes) -> int:

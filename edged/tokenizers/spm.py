@@ -13,6 +13,7 @@ from functools import cached_property
 from typing import Any
 
 from edged.tokenizers.base import Tokenizer
+from edged.tokenizers.index import Memo
 from edged.tokenizers.merge import merge
 from edged.tokenizers.vocab import Vocabulary, flag
 
@@ -41,19 +42,25 @@ class Spm(Tokenizer):
         return [id for part in self._cut.split(text.replace(" ", _SPACE)) for id in self._encode_word(part)]
 
     def _merge_word(self, word: str) -> list[int]:
-        find, score = self._find_text, self.vocab.scores.item
+        symbols = [character.encode("utf-8", "surrogateescape") for character in word]
+        return self._ids(merge(symbols, b"", self._costs))
 
-        def cost(left: bytes, right: bytes) -> float | None:
-            id = find(left + right)
+    @cached_property
+    def _costs(self) -> Memo[float | None]:
+        """By joined piece."""
+        score = self.vocab.scores.item
+
+        def cost(piece: bytes) -> float | None:
+            id = self._plain_ids[piece]
             return None if id < 0 else -score(id)
 
-        return self._ids(merge([character.encode("utf-8", "surrogateescape") for character in word], cost))
+        return Memo(cost)
 
     def _fallback(self, symbol: bytes) -> list[int]:
         ids = []
         for byte in symbol:
-            id = self._find_text(b"<0x%02X>" % byte)
-            ids.append(id if id >= 0 else self._find_text(bytes((byte,))))
+            id = self._plain_ids[b"<0x%02X>" % byte]
+            ids.append(id if id >= 0 else self._plain_ids[bytes((byte,))])
         return ids
 
     def _piece_bytes(self, piece: bytes) -> bytes:
