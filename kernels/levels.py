@@ -22,7 +22,8 @@ class Target:
     """How to compile for one level.
 
     steps: IR of the primitives but for the tile dots; narrow, wide: IR types of a tile dot's accumulators; depths:
-    steps that a narrow one holds, by weight class; lanes_row: lanes of a row-dot accumulator.
+    steps that a narrow one holds, by weight class; lanes_row: lanes of a row-dot accumulator; prefetch: bytes that a
+    row dot asks for ahead of what it reads.
     """
 
     level: Level
@@ -34,6 +35,7 @@ class Target:
     wide: str
     depths: dict[str, int]
     lanes_row: int
+    prefetch: int
     nr_futex: int
 
     @property
@@ -46,6 +48,7 @@ class Target:
         n = self.level.lanes
         return {
             "level": self.level.name, "NT": n, "BIAS": self.level.bias, "NR_FUTEX": self.nr_futex,
+            "PREFETCH": self.prefetch,
             "i32xNT": simd.VECTORS[f"i32x{n}"], "f32xNT": simd.VECTORS[f"f32x{n}"],
             "i8xNT4": simd.VECTORS[f"i8x{4 * n}"], "f32xNT4": simd.VECTORS[f"f32x{4 * n}"],
             "i32xA": simd.VECTORS[f"i32x{self.lanes_row}"], "f32xA": simd.VECTORS[f"f32x{self.lanes_row}"],
@@ -423,12 +426,12 @@ TARGETS: dict[str, Target] = {
     t.level.name: t
     for t in (
         Target(LEVEL_BY_NAME["x86_64_vnni512"], _X86_TRIPLE, "x86-64-v4", "+avx512vnni", _VNNI + _VNNI_INSTRUCTIONS,
-               narrow="<16 x i32>", wide="<16 x i32>", depths=_DEPTHS_DOT, lanes_row=8, nr_futex=202),
+               narrow="<16 x i32>", wide="<16 x i32>", depths=_DEPTHS_DOT, lanes_row=8, prefetch=6144, nr_futex=202),
         Target(LEVEL_BY_NAME["x86_64_v3"], _X86_TRIPLE, "x86-64-v3", "", _AVX2,
-               narrow="<16 x i16>", wide="<8 x i32>", depths=_DEPTHS_AVX2, lanes_row=8, nr_futex=202),
+               narrow="<16 x i16>", wide="<8 x i32>", depths=_DEPTHS_AVX2, lanes_row=8, prefetch=6144, nr_futex=202),
         Target(LEVEL_BY_NAME["aarch64_dotprod"], _ARM_TRIPLE, "cortex-a76", "+dotprod", _DOTPROD,
-               narrow="<8 x i32>", wide="<8 x i32>", depths=_DEPTHS_DOT, lanes_row=4, nr_futex=98),
+               narrow="<8 x i32>", wide="<8 x i32>", depths=_DEPTHS_DOT, lanes_row=4, prefetch=2048, nr_futex=98),
         Target(LEVEL_BY_NAME["aarch64_neon"], _ARM_TRIPLE, "cortex-a72", "", _NEON,
-               narrow="<32 x i16>", wide="<16 x i32>", depths=_DEPTHS_NEON, lanes_row=4, nr_futex=98),
+               narrow="<32 x i16>", wide="<16 x i32>", depths=_DEPTHS_NEON, lanes_row=4, prefetch=2048, nr_futex=98),
     )
 }  # fmt: skip

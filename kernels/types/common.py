@@ -18,7 +18,7 @@ from edged.kernels.simd import f32, load, store
 from edged.kernels.unroll import Param
 
 ROWS, PAIR = Param("ROWS"), Param("PAIR")
-PREFETCH = 2048  # bytes ahead of the weights being read; most of the gain over unhinted streaming from DRAM
+PREFETCH = Param("PREFETCH")  # bytes ahead of the weights being read
 WEIGHT_ROWS = 8  # weight rows that matvec_rows keeps in cache while it goes through the activation rows
 
 _MATVEC = "ptr, i64, i64, i64, i64, ptr, ptr, i64"
