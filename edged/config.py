@@ -42,10 +42,11 @@ class ModelConfig:
 class EngineConfig:
     """How requests are computed."""
 
-    context: int = option(0, "Context length in tokens; 0: the model's own, at most 8192.")
+    context: int = option(0, "Context length in tokens; 0: the model's own, at most 8192.", high=2**22)
     threads: int = option(0, "Worker threads; 0: allowed fast processors within the cgroup quota.", high=256)
     max_seqs: int = option(8, "Sequences computed in one step.", low=1, high=256)
-    kv_tokens: int = option(0, "Size of the KV pool in tokens, shared by all sequences; 0: two full contexts.")
+    kv_tokens: int = option(0, "Size of the KV pool in tokens, shared by all sequences; 0: two full contexts.",
+                            high=2**24)
     prefill_chunk: int = option(
         0, "Prompt tokens in one step; 0: what this machine does in 250 ms, at most 256.", high=4096
     )
@@ -60,7 +61,7 @@ class ServerConfig:
     socket: str = option("/run/edged/edged.sock", "Path of the Unix socket.")
     mode: str = option("0660", "Octal mode of the socket.", flag="--socket-mode")
     group: str = option("", "Group that owns the socket.", flag="--socket-group")
-    backlog: int = option(1024, "Connections the kernel may hold before accept.", low=1)
+    backlog: int = option(1024, "Connections the kernel may hold before accept.", low=1, high=2**31 - 1)
     max_body: int = option(8 * 1024 * 1024, "Largest request body in bytes.", low=1)
     max_prompt_tokens: int = option(0, "Longest prompt in tokens; 0: the context.")
     max_tokens: int = option(0, "Cap on generated tokens of one request; 0: the context.")

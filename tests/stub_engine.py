@@ -49,6 +49,7 @@ class StubTokenizer:
     bos_id = BOS
     eos_id = EOS
     eog_ids = frozenset({EOS})
+    longest = 1 << 16
 
     def __init__(self, words: Iterable[str | bytes] = ()) -> None:
         self._bytes = {i: bytes([i]) for i in range(256)}

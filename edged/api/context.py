@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from edged.config import ServerConfig
 from edged.engine.request import EngineLike
+from edged.errors import ContextFull
 
 if TYPE_CHECKING:
     from edged.chat import ChatTemplate
@@ -27,6 +28,14 @@ class LoadedModel:
     created: int = 0
     check: Callable[[], None] = lambda: None
     close: Callable[[], None] = lambda: None
+
+    def check_text(self, *texts: str) -> None:
+        """Raise ContextFull for text that no tokens can make short enough: to tokenise it would take long."""
+        n_chars, n_ctx = sum(map(len, texts)), self.engine.info.n_ctx
+        most = n_ctx * self.tokenizer.longest
+        if n_chars > most:
+            raise ContextFull(f"the text has {n_chars} characters; the context of {n_ctx} tokens holds at most {most}",
+                              hint="shorten the text or raise engine.context")
 
 
 @dataclass(frozen=True)

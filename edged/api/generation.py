@@ -139,6 +139,7 @@ class Generation:
         self, model: LoadedModel, requests: Sequence[Request], stops: tuple[str, ...] = (), per_prompt: int = 1
     ) -> None:
         self._inbox = Inbox(self.cancel)
+        self._check_model = model.check
         self._per_prompt = per_prompt
         self._handles: list[Any] = []
         self.choices = [Choice(i, request, model.tokenizer.stream(stops)) for i, request in enumerate(requests)]
@@ -152,7 +153,7 @@ class Generation:
     async def next(self) -> list[Piece]:
         """The next pieces, at most one for each choice; an empty list when all are over.
 
-        Raises the error of the first choice that fails; the others are cancelled.
+        Raises the error of the first choice that fails, ModelChanged if the model's file did; the others are cancelled.
         """
         while not all(choice.over for choice in self.choices):
             touched: dict[int, Choice] = {}
@@ -165,8 +166,11 @@ class Generation:
                     choice.take(event)
                     if choice.finish is not None and not choice.over:
                         self._handles[index].cancel()
+                if any(choice.over for choice in touched.values()):
+                    self._check_model()  # rather no answer than one from weights that were overwritten
             except EdgedError:
                 self.cancel()
+                self._check_model()
                 raise
             pieces = [piece for choice in touched.values() if (piece := choice.piece())]
             if pieces:

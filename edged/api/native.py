@@ -15,11 +15,13 @@ async def tokenize(request: HttpRequest, context: Context) -> Reply:
     add_special: begin and end tokens as the model asks. parse_special: control tokens written in the text become
     control tokens; false encodes them as the characters they are.
     """
-    tokenizer = context.model().tokenizer
+    model = context.model()
+    tokenizer = model.tokenizer
     fields = Fields(await read_body(request, context))
     if not fields.present("content"):
         raise BadRequest("content is missing", param="content")
     text = fields.text("content")
+    model.check_text(text)
     add_special, parse_special = fields.flag("add_special"), fields.flag("parse_special", True)
     tokens = await context.aside(lambda: tokenizer.encode(text, special=parse_special, add_special=add_special))
     return json_reply({"tokens": [int(token) for token in tokens]})

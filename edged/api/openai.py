@@ -40,6 +40,7 @@ async def chat_completions(request: HttpRequest, context: Context) -> Reply:
     options = read_options(fields, context.limits, model.tokenizer.n_vocab)
     top_logprobs = read_chat_logprobs(fields)
     messages = read_messages(fields)
+    model.check_text(*(message["content"] for message in messages))
     prompt = tuple(await context.aside(model.chat.render, messages))
     check_size([prompt], options.n, context.limits)
     requests = options.requests([prompt], frozenset(model.tokenizer.eog_ids), top_logprobs)
@@ -58,6 +59,9 @@ async def completions(request: HttpRequest, context: Context) -> Reply:
     top_logprobs = read_completion_logprobs(fields)
     echo = fields.flag("echo")
     given = read_prompts(fields, model.tokenizer.n_vocab)
+    for prompt in given:
+        if isinstance(prompt, str):
+            model.check_text(prompt)
     prompts = [tuple(await context.aside(_encode, model, prompt)) if isinstance(prompt, str) else prompt
                for prompt in given]
     check_size(prompts, options.n, context.limits)

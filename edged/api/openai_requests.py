@@ -117,6 +117,9 @@ def read_prompts(fields: Fields, n_vocab: int) -> list[str | tuple[int, ...]]:
         return [prompt]
     if not isinstance(prompt, list) or not prompt:
         raise wrong_type("prompt", "a string, a list of strings or a list of token ids", prompt)
+    if len(prompt) > MAX_CHOICES and not isinstance(prompt[0], int):
+        raise BadRequest(f"prompt has {len(prompt)} prompts; at most {MAX_CHOICES} are answered in one call",
+                         param="prompt")
     if all(isinstance(item, str) for item in prompt):
         return list(prompt)
     if all(isinstance(item, list) for item in prompt):
@@ -190,6 +193,8 @@ def _logit_bias(value: Any, n_vocab: int) -> tuple[tuple[int, float], ...]:
         if not 0 <= token < n_vocab:
             raise BadRequest(f"logit_bias has the key {key[:40]!a}; a token id must be an integer between 0 and "
                              f"{n_vocab - 1}", param="logit_bias")
+        if token in biases:
+            raise BadRequest(f"logit_bias has token {token} twice", param="logit_bias")
         biases[token] = number(bias, f"logit_bias[{token}]", -100, 100)
     return tuple(biases.items())
 

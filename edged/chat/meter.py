@@ -17,13 +17,16 @@ BUDGET = 400_000  # units: one for an operation, and one for each UNIT character
 INPUT_SHARE = 32  # ... and so many times what handling the input once takes
 UNIT = 64
 _LARGEST_INT = 4096  # bits
+_FREE = 8  # operands that an operation's own price covers; each so many cost another
 _DEEPEST = 64  # containers inside each other
 
 # Characters or elements of a result that its operands do not pay for; filters and str methods of these names.
 _GROWTH: dict[str, Callable[..., int]] = {
     "replace": lambda text, old, new, *_, **__: (str(text).count(str(old)) + 1) * len(str(new)),
     "join": lambda items, d="", *_, **__: len(items) * len(str(d)),
-    "indent": lambda text, width=4, *_, **__: text.count("\n") * (width if isinstance(width, int) else len(width)),
+    "indent": lambda text, width=4, *_, **__: (
+        (text.count("\n") + 1) * (width if isinstance(width, int) else len(width))
+    ),
 }
 
 
@@ -44,7 +47,7 @@ class Meter:
 
     def charge(self, *values: Any) -> None:
         """Take the price of one operation on these values."""
-        self.pay(sum(self._size(value, 0) for value in values))
+        self.pay(UNIT * (len(values) // _FREE) + sum(self._size(value, 0) for value in values))
 
     def kept(self, value: Any) -> Any:
         """Charge for a result and return it; a lazy one is made real, or nobody would pay for its items."""
@@ -87,6 +90,8 @@ class Meter:
             raise BadTemplate(f"the chat template makes a number of more than {_LARGEST_INT} bits")
         if depth:
             refuse_namespaces((value,))
+        if isinstance(value, range):
+            return UNIT * len(value)
         if not isinstance(value, list | tuple | dict):
             return 0
         if id(value) in self._known:

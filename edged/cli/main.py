@@ -8,6 +8,7 @@ Exit status: 0 done; 1 an error, on stderr as `error: what is wrong` and `hint: 
 
 from __future__ import annotations
 
+import errno
 import gc
 import importlib
 import os
@@ -43,8 +44,18 @@ class Commands(click.Group):
             sys.stdout.flush()
             return status
         except BrokenPipeError:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # nothing more can be written, not even at exit
+            _close_output()
             return 141
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EIO) or error.filename is not None:
+                raise
+            _close_output()
+            raise EdgedError(f"cannot write the output: {error.strerror}") from error
+
+
+def _close_output() -> None:
+    """Nothing more can be written, not even at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
 @click.command(

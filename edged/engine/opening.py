@@ -40,9 +40,8 @@ def open_engine(config: EngineConfig, model: Model, post: Post | None, thread: b
     plan = make_plan(graph, model.tensors, cache, sizes)
     radians = [frequencies(rope, _factors(model, rope.factors)) for rope in graph.ropes]
     threads = config.threads or worker_count()
-    name = model.meta.get("general.name")
     parts = Parts(
-        info=EngineInfo(str(name or ""), n_ctx, graph.n_vocab, config.max_seqs, library.level.name, threads),
+        info=EngineInfo(model.name, n_ctx, graph.n_vocab, config.max_seqs, library.level.name, threads),
         library=library,
         program=Program(library, plan.ops, threads),
         batch=Batch(sizes, plan.rope_tables, radians),

@@ -41,6 +41,12 @@ class Model:
             self.tensors.update(header.tensors)
 
     @property
+    def name(self) -> str:
+        """general.name, "" where the file has none."""
+        name = self.meta.get("general.name")
+        return name if isinstance(name, str) else ""
+
+    @property
     def size(self) -> int:
         """Bytes of all files."""
         return sum(part.size for part in self.parts)

@@ -233,8 +233,19 @@ class Builder:
 
     def finish(self, logits: Value, ropes: tuple[Rope, ...], groups: tuple[Group, ...], n_vocab: int,
                n_ctx_train: int) -> Graph:
+        """The graph of all steps. Raises BadModel for a tensor of a layer that no step is of."""
         unused = tuple(name for name in self._tensors if name not in self._used)
+        last = max(map(_layer, self._used), default=-1)
+        beyond = next((name for name in unused if _layer(name) > last), None)
+        if beyond is not None:
+            raise BadModel(f"tensor {beyond} belongs to a layer past the {last + 1} that block_count tells of")
         return Graph(tuple(self.steps), logits, ropes, groups, n_vocab, n_ctx_train, unused)
+
+
+def _layer(name: str) -> int:
+    """N of a tensor blk.N.*, -1 for the others."""
+    number = name.removeprefix("blk.").partition(".")[0]
+    return int(number) if name.startswith("blk.") and number.isdecimal() else -1
 
 
 # -- hyper-parameters --------------------------------------------------------------------------------------------------
@@ -265,12 +276,12 @@ class Keys:
 
     def softcap(self, name: str) -> float:
         """Limit of a soft cap; 0 if the key is missing or 0."""
-        return self.real(name) if self._meta.get(f"{self._arch}.{name}") else 0.0
+        return self.real(name) if self._is_set(f"{self._arch}.{name}") else 0.0
 
     def none(self, name: str, why: str) -> None:
         """Refuse a model that sets this key to anything but 0."""
         key = f"{self._arch}.{name}"
-        if self._meta.get(key):
+        if self._is_set(key):
             raise BadModel(f"key {key} is {_shown(self._meta[key])}: {why}")
 
     def heads(self) -> tuple[int, int, int]:
@@ -310,10 +321,10 @@ class Keys:
         """Factor on positions: linear scaling, or 1."""
         key = f"{self._arch}.rope.scaling.type"
         kind = self._meta.get(key, "linear")
+        if not isinstance(kind, str) or kind not in ("none", "linear"):
+            raise BadModel(f"key {key} is {_shown(kind)}; none and linear are supported")
         if kind == "none":
             return 1.0
-        if kind != "linear":
-            raise BadModel(f"key {key} is {_shown(kind)}; none and linear are supported")
         # files of before 2023-10 have rope.scale_linear
         return 1.0 / self.real("rope.scaling.factor", self.real("rope.scale_linear", 1.0))
 
@@ -325,6 +336,11 @@ class Keys:
         if isinstance(tokens, str | bytes) or not hasattr(tokens, "__len__") or not len(tokens):
             raise BadModel("key tokenizer.ggml.tokens holds no tokens")
         return len(tokens)
+
+    def _is_set(self, key: str) -> bool:
+        """Whether the model has the key, and not as a number 0."""
+        value = self._meta.get(key, 0)
+        return not (isinstance(value, int | float) and value == 0)
 
     def _get(self, name: str, default: Any) -> tuple[str, Any]:
         key = f"{self._arch}.{name}"

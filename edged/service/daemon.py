@@ -7,8 +7,10 @@ one step come over in one call.
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import os
+import resource
 import signal
 import threading
 from collections.abc import Callable, MutableMapping
@@ -32,6 +34,12 @@ TICK = 1.0
 
 EXTEND = 15.0
 """Seconds asked of systemd at each tick while loading."""
+
+ACCEPTS = 16
+"""Connections accepted at one look at the socket: asyncio calls it the backlog, too."""
+
+SPARE_FILES = 64
+"""Descriptors beside those of connections."""
 
 SELF_TEST_PATIENCE = 120.0
 STOP_PATIENCE = 2.0
@@ -58,6 +66,7 @@ class Daemon:
         self.limits = config.server
         self.left_behind = False
         self._signalled = False
+        self._next_report = 0.0  # of missing descriptors, on the loop's clock
         self._handlers: dict[signal.Signals, Any] = {}
         self._config = config
         self._load = load
@@ -73,16 +82,19 @@ class Daemon:
         """Serve until told to stop; returns the exit code. Raises EdgedError if the daemon cannot start."""
         self._loop = asyncio.get_running_loop()
         self._end: asyncio.Future[int] = self._loop.create_future()
+        self._loop.set_exception_handler(self._report)
         self._handle_signals()
         limits = self.limits
+        _allow_files(limits.max_connections + SPARE_FILES)
         try:
             if self._listener is None:
                 self._listener = unix.listen(limits.socket, mode=limits.mode, group=limits.group,
                                              backlog=limits.backlog)  # fmt: skip
             server = await self._loop.create_server(
                 lambda: Stream(self._http.serve, limits.write_timeout),
-                sock=self._listener.socket, backlog=limits.backlog,
+                sock=self._listener.socket, backlog=ACCEPTS,
             )  # fmt: skip
+            self._listener.socket.listen(limits.backlog)
             loading = asyncio.ensure_future(self._start())
             ticking = asyncio.ensure_future(self._tick())
             try:
@@ -210,6 +222,16 @@ class Daemon:
                     self._notifier.alive()
             await asyncio.sleep(TICK if interval is None else min(TICK, interval / 4))
 
+    def _report(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """What fails on the loop outside of a task. When files run out that is every accept: one line a minute."""
+        error = context.get("exception")
+        if not isinstance(error, OSError) or error.errno not in (errno.EMFILE, errno.ENFILE):
+            loop.default_exception_handler(context)
+        elif loop.time() >= self._next_report:
+            self._next_report = loop.time() + 60.0
+            log.error("cannot accept a connection: %s; raise LimitNOFILE (ulimit -n) above %d", error.strerror,
+                      resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+
     def _model_changed(self, error: ModelChanged) -> None:
         log.error("%s", error)
         self._health = Health("failed", (str(error),))
@@ -226,6 +248,18 @@ class Progress:
         """`stats` of the engine now; false if there is work and nothing has changed."""
         last, self._last = self._last, dict(stats)
         return not stats.get("running") or stats != last
+
+
+def _allow_files(wanted: int) -> None:
+    """Raise the limit of open files as far as the hard one allows; warn if it is not enough."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return
+    allowed = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
+    if allowed < wanted:
+        log.warning("server.max_connections needs %d open files, %d are allowed: raise LimitNOFILE (ulimit -n)",
+                    wanted, allowed)
 
 
 def self_test(model: LoadedModel) -> None:

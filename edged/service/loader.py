@@ -13,7 +13,7 @@ from edged.api.context import LoadedModel
 from edged.config import Config
 from edged.engine.request import Event, Sink
 from edged.errors import BadConfig
-from edged.store.folder import default_model, find
+from edged.store.folder import find
 
 Post = Callable[[list[tuple[Sink, Event]]], None]
 
@@ -23,7 +23,7 @@ def load(config: Config, post: Post | None = None) -> LoadedModel:
 
     Raises NotFound, BadModel, BadConfig, BadKernels or LimitTooLow.
     """
-    path = find(config.model.path) if config.model.path else default_model()
+    path = find(config.model.path)
 
     from edged import gguf  # numpy comes with it: not before the model is known to be there
 
@@ -46,7 +46,7 @@ def load(config: Config, post: Post | None = None) -> LoadedModel:
         running.close()
         model.close()
 
-    name = config.model.name or str(model.meta.get("general.name") or path.stem)
+    name = config.model.name or model.name or path.stem
     return LoadedModel(name, running, tokenizer, template, int(path.stat().st_mtime), model.check_unchanged, close)
 
 

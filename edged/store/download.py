@@ -127,15 +127,16 @@ def _transfer(link: Link, path: Path, progress: Progress | None, opener: Opener)
 def _remember(response: Any, path: Path) -> None:
     """Keep the strong validator of what is being fetched: a resumed request asks for the same file or all of it."""
     tag = response.headers.get("ETag") or response.headers.get("Last-Modified") or ""
-    if tag and not tag.startswith("W/"):
-        _tag(path).write_text(tag)
-    else:
-        _tag(path).unlink(missing_ok=True)
+    with writing(path):
+        if tag and not tag.startswith("W/"):
+            _tag(path).write_text(tag)
+        else:
+            _tag(path).unlink(missing_ok=True)
 
 
 def _append(response: Any, path: Path, have: int, total: int, link: Link, progress: Progress | None) -> int:
     """Copy the response to `path` from byte `have` on; the number of bytes the file then has."""
-    with path.open("r+b" if path.exists() else "wb") as out:
+    with writing(path), path.open("r+b" if path.exists() else "wb") as out:
         out.truncate(have)
         out.seek(have)
         while True:
@@ -145,8 +146,7 @@ def _append(response: Any, path: Path, have: int, total: int, link: Link, progre
                 raise _Retry(str(e) or type(e).__name__) from e
             if not block:
                 return have
-            with writing(path):
-                out.write(block)
+            out.write(block)
             have += len(block)
             if progress is not None:
                 progress(link.filename, have, total)

@@ -47,7 +47,12 @@ def installed(env: Mapping[str, str] | None = None) -> list[Path]:
 
 
 def find(model: str, env: Mapping[str, str] | None = None) -> Path:
-    """The file meant by a catalogue name, a path, or the name of a file in a models folder. Raises NotFound."""
+    """The file meant by a catalogue name, a path, or the name of a file in a models folder; "": the default one.
+
+    Raises NotFound.
+    """
+    if not model:
+        return default_model(env)
     if model in BY_NAME:
         file = BY_NAME[model].file
         hint = f"edged pull {model}"

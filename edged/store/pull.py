@@ -56,8 +56,12 @@ def pull(source: str, folder: Path | None = None, *, sha256: str = "", verify: b
     sources = split_set(source)
     if sha256 and len(sources) > 1:
         raise DownloadFailed(f"{source} is one of {len(sources)} files, which have no common SHA-256")
+    try:
+        scheme = urlsplit(source).scheme
+    except ValueError as error:
+        raise DownloadFailed(f"{source}: {error}") from error
     with _locked(folder):
-        if urlsplit(source).scheme in ("http", "https", "file"):
+        if scheme in ("http", "https", "file"):
             pulled = [_pull_url(url, folder, sha256, progress, opener) for url in sources]
         else:
             pulled = [_pull_file(file, folder, sha256, progress) for file in sources]

@@ -23,12 +23,13 @@ _LONE_SURROGATES = re.compile("[\ud800-\udfff]")
 class Tokenizer(ABC):
     """Text to ids and back, for one vocabulary. Safe to share between threads.
 
-    n_vocab; bos_id, eos_id: int or None; eog_ids: ids that end an answer; add_bos, add_eos: what `add_special` adds
+    n_vocab; longest: bytes of the longest piece; bos_id, eos_id: int or None; eog_ids: ids that end an answer; add_bos,
+    add_eos: what `add_special` adds
     """
 
     def __init__(self, vocab: Vocabulary) -> None:
         self.vocab = vocab
-        self.n_vocab = vocab.size
+        self.n_vocab, self.longest = vocab.size, vocab.longest
         self.bos_id, self.eos_id, self.eog_ids = vocab.bos_id, vocab.eos_id, vocab.eog_ids
         self.add_bos, self.add_eos = vocab.add_bos, vocab.add_eos
         self._words: dict[str, list[int]] = {}

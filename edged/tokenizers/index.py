@@ -64,7 +64,7 @@ class StringIndex:
         keys <<= np.uint64(self._position_bits)
         keys |= np.arange(len(lengths), dtype=np.uint64)
         keys.sort()
-        self._longest = int(lengths.max(initial=0))
+        self.longest = int(lengths.max(initial=0))  # bytes
         # .data: an element read from a memoryview is a Python int at once, several times cheaper than a numpy scalar
         self._keys = keys.data
         self._buffer = strings.buffer.data
@@ -74,7 +74,7 @@ class StringIndex:
     def find(self, piece: bytes) -> int:
         """Position of `piece`, or -1. The empty string is never found."""
         length = len(piece)
-        if not 0 < length <= self._longest:
+        if not 0 < length <= self.longest:
             return -1
         prefix = _hash_one(piece) >> self._position_bits
         at = bisect_left(self._keys, prefix << self._position_bits)

@@ -88,7 +88,7 @@ SHOWN_PIECES = ("<|channel|>", "<|message|>", "<|start|>", "<|constrain|>")
 class Vocabulary:
     """Pieces by id and ids by piece.
 
-    types: u8 (n,) of TokenType; scores: f32 (n,), zeros where the model has none
+    types: u8 (n,) of TokenType; scores: f32 (n,), zeros where the model has none; longest: bytes of a piece
     bos_id, eos_id, unk_id: int or None; eog_ids: ids that end an answer; add_bos, add_eos: as the model asks
     """
 
@@ -100,6 +100,7 @@ class Vocabulary:
         self.types = _types(meta, self.size)
         self.scores = _numbers(meta, "scores", self.size, np.float32)
         self._index = StringIndex(self._strings)
+        self.longest = self._index.longest
 
         ids = {name: self._special_id(meta, name, default_ids.get(name)) for name in ("bos", "unk", *END_KEYS)}
         self.bos_id, self.eos_id, self.unk_id = ids["bos"], ids["eos"], ids["unk"]

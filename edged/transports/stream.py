@@ -22,7 +22,8 @@ WRITE_LIMIT = 64 * 1024
 """Bytes kept for a client that does not read; then the writer waits."""
 
 HANG_UP_CHECK = 0.25
-"""Seconds between looks at a client that closed its sending half, as `socat` does: no event tells when it leaves."""
+"""Seconds between looks at a client that closed its sending half, as `socat` does, or sends more than is read: no event
+tells when it leaves."""
 
 
 class Stream(asyncio.Protocol):
@@ -38,6 +39,8 @@ class Stream(asyncio.Protocol):
         self._reader: asyncio.Future[None] | None = None
         self._writer: asyncio.Future[None] | None = None
         self._last_call: asyncio.TimerHandle | None = None
+        self._watch: asyncio.TimerHandle | None = None
+        self._paused = False
         self._blocked = False
 
     async def read(self, patience: float) -> bytes:
@@ -58,6 +61,7 @@ class Stream(asyncio.Protocol):
                 raise TimeoutError
         data = bytes(self._received)
         self._received.clear()
+        self._paused = False
         self._transport.resume_reading()
         return data
 
@@ -113,14 +117,17 @@ class Stream(asyncio.Protocol):
         assert self._transport is not None
         self._received += data
         if len(self._received) > READ_LIMIT:
-            self._transport.pause_reading()
+            self._paused = True
+            self._transport.pause_reading()  # from here on no event tells when the client leaves
+            if self._watch is None:
+                self._drop_if_gone()
         _wake(self._reader)
 
     def eof_received(self) -> bool:
         """True keeps the writing half open, for a client that has only closed its own."""
         self._eof = True
         _wake(self._reader)
-        return not self._drop_if_gone()
+        return self._watch is not None or not self._drop_if_gone()
 
     def connection_lost(self, error: Exception | None) -> None:
         """The client is gone: whatever is done for it ends."""
@@ -145,13 +152,16 @@ class Stream(asyncio.Protocol):
                 self._transport.abort()
 
     def _drop_if_gone(self) -> bool:
-        """Whether a client that sends no more has also stopped reading; if it has not, looks again later."""
+        """Whether a client that sends no more, or more than is read, has left; if it has not, looks again later."""
         assert self._transport is not None
+        self._watch = None
+        if not self._eof and not self._paused:
+            return False
         peer = self._transport.get_extra_info("socket")
         if peer is None or self._transport.is_closing() or _hung_up(peer):
             self.abort()
             return True
-        asyncio.get_running_loop().call_later(HANG_UP_CHECK, self._drop_if_gone)
+        self._watch = asyncio.get_running_loop().call_later(HANG_UP_CHECK, self._drop_if_gone)
         return False
 
 

@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 
 from tests.service.running import Running
-from tests.stub_engine import BOS, IM_END, IM_START
+from tests.stub_engine import BOS, IM_END, IM_START, StubEngine, StubTokenizer
+
+LONG = "x" * (64 * StubTokenizer.longest + 1)
 
 
 @pytest.fixture(scope="module")
@@ -33,6 +35,22 @@ def test_tokenize(daemon: Running, fields: dict[str, Any], tokens: list[int]) ->
                                     {"content": "a", "parse_special": "no"}], ids=repr)  # fmt: skip
 def test_bad_tokenize(daemon: Running, fields: dict[str, Any]) -> None:
     assert daemon.post("/tokenize", fields).status_code == 400
+
+
+@pytest.mark.parametrize(("path", "body"), [
+    ("/tokenize", {"content": LONG}),
+    ("/v1/completions", {"prompt": LONG}),
+    ("/v1/completions", {"prompt": ["a", LONG]}),
+    ("/v1/chat/completions", {"messages": [{"role": "user", "content": LONG}]}),
+], ids=["tokenize", "completions", "list", "chat"])  # fmt: skip
+def test_d03_text_past_any_context_is_not_even_tokenised(path: str, body: dict[str, Any],
+                                                         monkeypatch: pytest.MonkeyPatch) -> None:
+    with Running(StubEngine(n_ctx=64)) as running:
+        monkeypatch.setattr(StubTokenizer, "encode", None)
+        response = running.post(path, body)
+    assert response.status_code == 400
+    assert response.json()["error"]["code"] == "context_length_exceeded"
+    assert str(len(LONG)) in response.json()["error"]["message"]
 
 
 def test_detokenize(daemon: Running) -> None:

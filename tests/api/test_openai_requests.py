@@ -127,7 +127,7 @@ def test_d07_bad_stop(value: Any) -> None:
 
 
 @pytest.mark.parametrize("value", [[], "a", {"-1": 1}, {"1000": 1}, {"a": 1}, {"1.0": 1}, {"\u0661": 1},
-                                   {"9" * 5000: 1}], ids=lambda v: repr(v)[:20])  # fmt: skip
+                                   {"5": 1, "05": -1}, {"9" * 5000: 1}], ids=lambda v: repr(v)[:20])  # fmt: skip
 def test_bad_logit_bias(value: Any) -> None:
     refused(logit_bias=value)
 

@@ -131,9 +131,25 @@ def test_c01_nothing_is_written(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) 
 
 def test_c01_the_budget_decides_not_the_clock() -> None:
     rounds = "{% for i in range(99999) %}{% endfor %}"
-    assert render(rounds * (meter.BUDGET // 100_000)) == ""
+    assert render(rounds * (meter.BUDGET // 200_100)) == ""  # the range is paid for as a value and round by round
     with pytest.raises(BadTemplate, match="too many steps"):
-        render(rounds * (meter.BUDGET // 99_999 + 1))
+        render(rounds * (meter.BUDGET // 199_998 + 1))
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{% for i in range(90000) %}{% set x = 0.5 in range(100000) %}{% endfor %}",
+        "{% for i in range(90000) %}{% set x = range(100000)|sum %}{% endfor %}",
+        "{% set r = range(100000) %}{% for i in range(90000) %}{% set x = r|max %}{% endfor %}",
+        "{% for i in range(99999) %}{{ loop.cycle(*range(100000)) }}{% endfor %}",
+        "{{ 'a'|indent(1000000000) }}",
+    ],
+)
+def test_c01_nothing_is_free(source: str) -> None:
+    """What is large without text or a list to show for it is paid for as well."""
+    with pytest.raises(BadTemplate, match="too many steps"):
+        render(source)
 
 
 def test_a_long_conversation_is_affordable() -> None:

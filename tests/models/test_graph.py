@@ -52,6 +52,7 @@ def refused(path: Path, arch: str, meta: dict[str, Any] | None = None, change: t
         ("rope.dimension_count", 4096),
         ("rope.freq_base", 0.0),
         ("rope.scaling.type", "yarn"),
+        ("rope.scaling.type", [1, 2]),
         ("context_length", 0),
         ("embedding_length", 0),
         ("embedding_length", 100),
@@ -71,6 +72,7 @@ def test_a20_a_wrong_hyper_parameter_is_named(tmp_path: Path, arch: str, key: st
 
 def test_a20_keys_of_one_architecture_only(tmp_path: Path) -> None:
     assert "llama.expert_count" in refused(tmp_path, "llama", {"llama.expert_count": 8})
+    assert "llama.expert_count" in refused(tmp_path, "llama", {"llama.expert_count": [0, 0]})
     assert "gemma3.attention.sliding_window" in refused(tmp_path, "gemma3", {"gemma3.attention.sliding_window": 0})
 
 
@@ -99,6 +101,14 @@ def test_a17_every_tensor_is_needed(tmp_path: Path, arch: str) -> None:
             del tensors[name]
 
         assert refused(tmp_path, arch, change=drop) == f"tensor {name} is missing"
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+def test_a17_a_layer_past_the_block_count_is_named(tmp_path: Path, arch: str) -> None:
+    """Not only a warning: what is left of the model would answer nonsense."""
+    n_layers = tiny.SIZES[arch]["n_layers"]
+    message = refused(tmp_path, arch, {f"{arch}.block_count": n_layers - 1})
+    assert message.startswith(f"tensor blk.{n_layers - 1}.")
 
 
 @pytest.mark.parametrize("arch", ARCHS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import subprocess
@@ -133,6 +134,38 @@ def test_model_changed_on_disk() -> None:
         assert response.json()["error"]["code"] == "model_changed"
         until(lambda: running.code is not None)
     assert running.code == EXIT_MODEL_CHANGED
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_model_changed_ends_what_runs_with_its_reason(stream: bool) -> None:
+    changed = threading.Event()
+
+    def check() -> None:
+        if changed.is_set():
+            raise ModelChanged("stub.gguf was changed on disk")
+
+    running = Running(StubEngine(endless(65), slots=1, n_ctx=200_000, delay=0.005))
+    running.model = replace(running.model, check=check)
+    with running:
+        client = running.connect()
+        client.sendall(request_bytes("/v1/completions", {"prompt": "x", "stream": stream}))
+        running.engine.wait(lambda stats: stats["tokens_total"] > 3)
+        changed.set()
+        assert running.post("/v1/completions", {"prompt": "y"}).status_code == 503
+        answer = b"".join(iter(lambda: client.recv(65536), b""))
+        assert b"model_changed" in answer
+
+
+def test_running_out_of_files_is_one_line(caplog: pytest.LogCaptureFixture) -> None:
+    """asyncio would write a traceback for each connection that cannot be accepted."""
+    with Running() as running:
+        assert running._loop is not None
+        context = {"message": "socket.accept() out of system resource", "exception": OSError(errno.EMFILE, "Too many")}
+        for _ in range(100):
+            running._loop.call_soon_threadsafe(running._loop.call_exception_handler, context)
+        assert running.get("/health").status_code == 200
+    assert caplog.text.count("cannot accept a connection: Too many") == 1
+    assert "Traceback" not in caplog.text
 
 
 def test_model_changed_is_noticed_without_requests(monkeypatch: pytest.MonkeyPatch) -> None:

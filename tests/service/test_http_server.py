@@ -149,6 +149,16 @@ def test_g01_client_killed_in_its_answer(stream: bool) -> None:
         assert running.post(COMPLETIONS, {"prompt": "y", "max_tokens": 1}).status_code == 200
 
 
+def test_g01_client_that_leaves_with_much_behind_its_request() -> None:
+    """More than is read ahead: the end of the connection lies behind bytes that nobody takes."""
+    with Running(StubEngine(endless(65), slots=1, n_ctx=200_000, delay=0.005)) as running:
+        client = running.connect()
+        client.sendall(request_bytes(COMPLETIONS, FOREVER) + b"x" * 400_000)
+        running.engine.wait(lambda stats: stats["tokens_total"] >= 3)
+        client.close()
+        assert running.engine.wait(lambda stats: stats["running"] == 0)["cancelled_total"] == 1
+
+
 def test_g02_client_that_leaves_the_queue() -> None:
     """B never starts, C is next."""
     with Running(StubEngine(endless(65), slots=1, n_ctx=200_000, delay=0.005)) as running:
