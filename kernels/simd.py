@@ -2,7 +2,7 @@
 
 A kernel body is ordinary Numba code over these types: `load(f32x8, p)`, `fma(a, b, c)`, `a + b`. Types are arguments,
 so a body that names a level-dependent type (`f32xNT`, `i32xA`) serves every CPU level. All operations emit portable
-LLVM vector IR except those made by `primitive`, which call a function that `levels.py` defines for each CPU level.
+LLVM vector IR except those made by `primitive`, which call a function that `primitives_*.py` define for each level.
 
 Nothing here carries fast-math flags: an operation rounds as written, `fma` is the only fused one and `hsum` adds as
 a fixed tree. That is what makes results independent of how rows are grouped.
@@ -248,6 +248,12 @@ def splat(typing_context, t, x):
     return signature(v, t, SCALARS[v.element]), lambda context, builder, sig, args: _splat(builder, args[1], v.n)
 
 
+def constant(t: Vec, values: tuple[int, ...]):
+    """An intrinsic without arguments whose value is the vector of these integers."""
+    literal = ir.Constant(t.llvm, list(values))
+    return of_arity(0, lambda: (signature(t), lambda context, builder, sig, args: literal), f"constant {t} {values}")
+
+
 bitcast = _converting(lambda b, v, llvm: b.bitcast(v, llvm))
 sext = _converting(lambda b, v, llvm: b.sext(v, llvm))
 zext = _converting(lambda b, v, llvm: b.zext(v, llvm))
@@ -388,7 +394,7 @@ def get(typing_context, v, j):
     k = ir.Constant(LL_I32, j.literal_value)
     return signature(SCALARS[v.element], v, j), lambda context, b, sig, args: b.extract_element(args[0], k)
 
-# -- primitives: defined in LLVM IR for each CPU level by levels.py ----------------------------------------------------
+# -- primitives: defined in LLVM IR for each level by primitives_*.py --------------------------------------------------
 
 pause = primitive("edged.pause", types.none)
 sched_yield = primitive("sched_yield", i32)
@@ -397,6 +403,8 @@ load_f16 = primitive("edged.load_f16", f32, ptr)  # may read the 8 bytes from p
 load_f16_tail = primitive("edged.load_f16_tail", f32, ptr)  # may read the 8 bytes that end with the value
 nibbles = primitive("edged.nibbles", i8x32, ptr)  # 16 bytes -> 32 values: low nibbles, then high nibbles
 bits_i8x32 = primitive("edged.bits32", i8x32, ptr)  # 32 bits at p -> 32 bytes of 0 or -1
+mask_i8x32 = primitive("edged.mask32", i8x32, i32)  # the same of an integer
+lookup16 = primitive("edged.lookup16", i8x32, i8x16, i8x32)  # lanes 0..15 of the table by index
 
 
 # Dot products of a row kernel: i32xA + dot of 32 bytes with 32 bytes, in any order of the lanes.
@@ -406,6 +414,11 @@ dot_ss = Param("dot_ss", lambda v: primitive("edged.dot_ss", v["i32xA"], v["i32x
 dot_scaled = Param("dot_scaled", lambda v: primitive("edged.dot_scaled", *[v["i32xA"]] * 2, i8x32, i8x32, v["i32xA"]))
 # the same where bytes 0..15 have the scale of the lower half of the lanes, 16..31 that of the upper half; u 0..63
 dot_scaled2 = primitive("edged.dot_scaled2", i32x8, i32x8, i8x32, i8x32, i32x8)
+# the same two for signed weights
+dot_scaled_s = Param(
+    "dot_scaled_s", lambda v: primitive("edged.dot_scaled_s", *[v["i32xA"]] * 2, i8x32, i8x32, v["i32xA"])
+)
+dot_scaled2_s = primitive("edged.dot_scaled2_s", i32x8, i32x8, i8x32, i8x32, i32x8)
 scales_u = primitive("edged.scales_u", i32x8, i8x8)  # 8 unsigned bytes in the form that dot_scaled wants
 scales_s = primitive("edged.scales_s", i32x8, i8x8)  # 8 signed bytes, likewise
 

@@ -1,7 +1,7 @@
 """The one table that drives build, loader, engine and tests. Imports neither numba nor ctypes.
 
 Add a tensor type: one file in `types/`, one row in TYPES. Add an op: one file in `ops/`, one row in OPS.
-Add a CPU level: one row in LEVELS, its primitives in `levels.py`.
+Add a CPU level: one row in LEVELS, its target in `levels.py`.
 """
 
 from __future__ import annotations
@@ -135,9 +135,13 @@ TYPES: tuple[TensorType, ...] = (
     TensorType("q5_0", 6, 32, 22, ACT_Q8_32),
     TensorType("q5_1", 7, 32, 24, ACT_Q8_32),
     TensorType("q8_0", 8, 32, 34, ACT_Q8_32),
+    TensorType("q2_k", 10, 256, 84, ACT_Q8_256),
+    TensorType("q3_k", 11, 256, 110, ACT_Q8_256),
     TensorType("q4_k", 12, 256, 144, ACT_Q8_256),
     TensorType("q5_k", 13, 256, 176, ACT_Q8_256),
     TensorType("q6_k", 14, 256, 210, ACT_Q8_256),
+    TensorType("iq4_nl", 20, 32, 18, ACT_Q8_32),
+    TensorType("iq4_xs", 23, 256, 136, ACT_Q8_256),
     TensorType("bf16", 30, 1, 2, ACT_F32),
 )
 TYPE_BY_ID = {t.id: t for t in TYPES}

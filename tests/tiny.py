@@ -99,33 +99,30 @@ def weights(arch: str, size: dict[str, Any], random: np.random.Generator, tied: 
 
 
 def encode(kind: str, array: np.ndarray) -> bytes:
-    """f32 (rows, k) in a tensor type. K-quants, which the package gguf cannot write, get random blocks of the size."""
+    """f32 (rows, k) in a tensor type; random blocks of the same spread where the package gguf cannot write it."""
     from gguf import GGMLQuantizationType, quants
 
+    t = GGMLQuantizationType[kind.upper()]
     if kind in RANDOM_BLOCKS:
-        random = np.random.default_rng(array.size)
-        return RANDOM_BLOCKS[kind](random, array.size // 256, float(array.std())).tobytes()
-    return quants.quantize(array, GGMLQuantizationType[kind.upper()]).tobytes()
+        return _random_blocks(t, kind, array.size, float(array.std()), np.random.default_rng(array.size)).tobytes()
+    return quants.quantize(array, t).tobytes()
 
 
-def _q4_k_or_q5_k(size: int, levels: int) -> Callable[[np.random.Generator, int, float], np.ndarray]:
-    """w = d * scale * q - dmin * min, scales and mins of 6 bits, of mean 31.5."""
-
-    def blocks(random: np.random.Generator, n: int, std: float) -> np.ndarray:
-        out = random.integers(0, 256, (n, size), np.uint8)
-        d = std / (31.5 * levels * 0.4)
-        out[:, 0:2] = np.full((n, 1), d, np.float16).view(np.uint8)
-        out[:, 2:4] = np.full((n, 1), d * (levels - 1) / 2, np.float16).view(np.uint8)
-        return out
-
-    return blocks
+# The package gguf cannot write these; where their blocks have d and, in parts of d, the dmin that centres them.
+RANDOM_BLOCKS = {
+    "q2_k": ((80, 1), (82, 1.5)), "q3_k": ((108, 1),), "q4_k": ((0, 1), (2, 7.5)), "q5_k": ((0, 1), (2, 15.5)),
+    "q6_k": ((208, 1),), "iq4_nl": ((0, 1),), "iq4_xs": ((0, 1),),
+}  # fmt: skip
 
 
-def _q6_k(random: np.random.Generator, n: int, std: float) -> np.ndarray:
-    """w = d * scale * (q - 32), scales i8."""
-    out = random.integers(0, 256, (n, 210), np.uint8)
-    out[:, 208:210] = np.full((n, 1), std / (74 * 18.5), np.float16).view(np.uint8)
+def _random_blocks(t: Any, kind: str, n: int, std: float, random: np.random.Generator) -> np.ndarray:
+    """n weights in blocks of random bytes, with scales that give them the standard deviation `std`."""
+    from gguf import GGML_QUANT_SIZES, quants
+
+    block, size = GGML_QUANT_SIZES[t]
+    out = random.integers(0, 256, (n // block, size), np.uint8)
+    for unit in (1.0, None):
+        unit = unit or std / float(quants.dequantize(out, t).std())
+        for at, part in RANDOM_BLOCKS[kind]:
+            out[:, at : at + 2] = np.full((len(out), 1), unit * part, np.float16).view(np.uint8)
     return out
-
-
-RANDOM_BLOCKS = {"q4_k": _q4_k_or_q5_k(144, 16), "q5_k": _q4_k_or_q5_k(176, 32), "q6_k": _q6_k}

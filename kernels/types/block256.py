@@ -144,7 +144,7 @@ def block256_type(name, size, weights):
         values = {"SIZE": size, "quants": helper(function)}
         export("ptr, i64, ptr", name=f"row_{name}", **values)(row)
         rows_kernel(name, **values)(dot)
-        tile_kernel(name, Shape(weights, offset=1, act=256), **values)(unpack)
+        tile_kernel(name, Shape(weights, offset=32, act=256), **values)(unpack)
         return function
 
     return register

@@ -6,6 +6,7 @@ A type is described by its `quants(p) -> i8x32`, where p is the block, and by a 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from edged.kernels.export import export, helper
 from edged.kernels.simd import (
@@ -44,17 +45,19 @@ from edged.kernels.unroll import Param, static
 class Layout:
     """Block of `size` bytes that starts with the f16 scale d. weights: class of the values of `quants` (tile.Shape).
 
-    zero: the value that stands for 0, w = d * (q - zero). has_min: w = d * q + m, m the f16 after d.
+    zero: the value that stands for 0, w = d * (q - zero). has_min: w = d * q + m, m the f16 after d. scale: reads the
+    scale of the block at p where it is no f16; for signed weights only.
     """
 
     size: int
     weights: str
     zero: int = 0
     has_min: int = 0
+    scale: Any = load_f16
 
 
 SIZE, ZERO, HAS_MIN, SIGNED = Param("SIZE"), Param("ZERO"), Param("HAS_MIN"), Param("SIGNED")
-quants = Param("quants")
+quants, scale = Param("quants"), Param("scale")
 dot32 = Param("dot32", lambda v: (dot_ss if v["SIGNED"] else dot_us).value(v))
 
 
@@ -69,7 +72,7 @@ def offset(p, d):
 def row(w, k, y):
     """One row of weights to f32, in the rounding of the reference."""
     for i in range(k // 32):
-        d = splat(f32x8, load_f16(w))
+        d = splat(f32x8, scale(w))
         if HAS_MIN:
             m = splat(f32x8, load_f16(w + 2))
         q = quants(w)
@@ -95,7 +98,7 @@ def dot(w, stride, r0, r1, k, x, xstride, y, ldy, add):
         for i in range(k // 32):
             for m in static(PAIR):
                 if SIGNED:
-                    d = load_f16(p[m])
+                    d = scale(p[m])
                 else:
                     scales = cvt_f32(load(f16x4, p[m]))  # lane 0: d, lane 1: m where there is one
                     d = get(scales, 0)
@@ -122,7 +125,7 @@ def unpack(w, stride, rows, k, wq, wd, wm, wc):
         p = w + r * stride
         for i in range(k // 32):
             o = r * (k // 32) + i
-            d = load_f16(p)
+            d = scale(p)
             q = quants(p)
             store(i8x32, wq + o * 32, q)
             store(f32, wd + o * 4, d)
@@ -139,11 +142,11 @@ def block32_type(name, layout):
     def register(function):
         values = {
             "SIZE": layout.size, "ZERO": layout.zero, "HAS_MIN": layout.has_min, "quants": helper(function),
-            "SIGNED": int(layout.weights[0] == "s"),
+            "SIGNED": int(layout.weights[0] == "s"), "scale": layout.scale,
         }  # fmt: skip
         export("ptr, i64, ptr", name=f"row_{name}", **values)(row)
         rows_kernel(name, pair=2, **values)(dot)
-        tile_kernel(name, Shape(layout.weights, offset=1 - values["SIGNED"]), **values)(unpack)
+        tile_kernel(name, Shape(layout.weights, offset=32 * (1 - values["SIGNED"])), **values)(unpack)
         return function
 
     return register

@@ -12,43 +12,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from edged.kernels.export import export, helper
-from edged.kernels.simd import (
-    BIAS,
-    cvt_f32,
-    dot_scaled2,
-    dot_us,
-    f32,
-    f32x8,
-    fma,
-    get,
-    high,
-    hsum,
-    i8x8,
-    i8x32,
-    i16x8,
-    i32,
-    i32x8,
-    i32xA,
-    load,
-    load_f16_tail,
-    low,
-    lshr,
-    prefetch,
-    scales_s,
-    sext,
-    shl,
-    splat,
-    spread_pair,
-    store,
-    zero,
-)
-from edged.kernels.types.common import PREFETCH, ROWS, align64, put, rows_kernel
+from edged.kernels.export import helper
+from edged.kernels.simd import i8x8, i8x32, load, load_f16_tail, lshr, shl, splat
 from edged.kernels.types.reference import f16_at
-from edged.kernels.types.tile import Shape, tile_kernel
-from edged.kernels.unroll import static
-
-SIZE = 210
+from edged.kernels.types.scaled256 import Layout, scaled256_type
 
 
 def dequantise(blocks: np.ndarray) -> np.ndarray:
@@ -63,85 +30,24 @@ def dequantise(blocks: np.ndarray) -> np.ndarray:
 
 
 @helper
-def quants(p, h, i):
-    """The 32 values 0 .. 63 of group i of half h."""
-    q = load(i8x32, p + (h * 64 + i % 2 * 32))
-    u = load(i8x32, p + (128 + h * 32))
-    if i < 2:
+def scale(p):
+    return load_f16_tail(p + 208)
+
+
+@helper
+def scales(p, h):
+    return load(i8x8, p + (192 + h * 8))
+
+
+@scaled256_type("q6_k", Layout(210, "s6", 16, zero=32), scale=scale, scales=scales)
+def quants(p, g):
+    q = load(i8x32, p + (g // 4 * 64 + g % 2 * 32))
+    u = load(i8x32, p + (128 + g // 4 * 32))
+    if g % 4 < 2:
         q = q & splat(i8x32, 15)
-        u = shl(u, 4 - 2 * i)
+        u = shl(u, 4 - 2 * (g % 4))
     else:
         q = lshr(q, 4)
-        if i == 3:
+        if g % 4 == 3:
             u = lshr(u, 2)
     return q | (u & splat(i8x32, 48))
-
-
-@export("ptr, i64, ptr", name="row_q6_k")
-def row(w, k, y):
-    for _ in range(k // 256):
-        d = splat(f32x8, load_f16_tail(w + 208))
-        for h in static(2):
-            scales = cvt_f32(sext(i32x8, load(i8x8, w + (192 + h * 8)))) * d
-            for i in static(4):
-                q = quants(w, h, i) - splat(i8x32, 32)
-                quarter[0], quarter[1] = low(low(q)), high(low(q))
-                quarter[2], quarter[3] = low(high(q)), high(high(q))
-                for j in static(4):
-                    v = cvt_f32(sext(i32x8, quarter[j])) * splat(f32x8, get(scales, 2 * i + j // 2))
-                    store(f32x8, y + (h * 512 + i * 128 + j * 32), v)
-        y = y + 1024
-        w = w + SIZE
-
-
-@rows_kernel("q6_k")
-def dot(w, stride, r0, r1, k, x, xstride, y, ldy, add):
-    xd = x + align64(k)
-    xt = xd + align64(k // 64) + align64(k // 8)
-    for r in range(r0, r1):
-        p = w + r * stride
-        for n in static(ROWS):
-            f[n] = zero(f32x8)
-        for b in range(k // 256):
-            for n in static(ROWS):
-                s[n] = zero(i32x8)
-                c[n] = zero(i32x8)
-            for h in static(2):
-                bytes8 = load(i8x8, p + (192 + h * 8))
-                scales = scales_s(bytes8)
-                for n in static(ROWS):
-                    sums = load(i16x8, xt + (n * xstride + b * 32 + h * 16))
-                    c[n] = c[n] + sext(i32x8, bytes8) * sext(i32x8, sums)
-                for i in static(4):
-                    q = quants(p, h, i)
-                    for n in static(ROWS):
-                        a = load(i8x32, x + (n * xstride + b * 256 + h * 128 + i * 32))
-                        s[n] = dot_scaled2(s[n], q, a, spread_pair(scales, 2 * i))
-            d = load_f16_tail(p + 208)
-            for n in static(ROWS):
-                f[n] = fma(cvt_f32(s[n] - shl(c[n], 5)), splat(f32x8, load(f32, xd + (n * xstride + b * 4)) * d), f[n])
-            for t in static(4):
-                prefetch(p + (PREFETCH + 64 * t))
-            p = p + SIZE
-        for n in static(ROWS):
-            put(y + (n * ldy + r) * 4, hsum(f[n]), add)
-
-
-@tile_kernel("q6_k", Shape("s6", scale=16, act=256))
-def unpack(w, stride, rows, k, wq, wd, wm, wc):
-    for r in range(rows):
-        p = w + r * stride
-        for b in range(k // 256):
-            o = r * (k // 16) + b * 16
-            d = splat(f32x8, load_f16_tail(p + 208))
-            for h in static(2):
-                store(f32x8, wd + (o + h * 8) * 4, cvt_f32(sext(i32x8, load(i8x8, p + (192 + h * 8)))) * d)
-                for i in static(4):
-                    q = quants(p, h, i) - splat(i8x32, 32)
-                    to = o + h * 8 + i * 2
-                    store(i8x32, wq + to * 16, q)
-                    if BIAS != 0:
-                        s = dot_us(zero(i32xA), splat(i8x32, 1), q)  # lower half of the lanes: bytes 0 .. 15
-                        store(i32, wc + to * 4, -BIAS * hsum(low(s)))
-                        store(i32, wc + (to + 1) * 4, -BIAS * hsum(high(s)))
-            p = p + SIZE

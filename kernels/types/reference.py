@@ -18,3 +18,9 @@ def unpack_nibbles(qs: np.ndarray) -> np.ndarray:
 def unpack_bits(qh: np.ndarray) -> np.ndarray:
     """u8 (..., m) -> u8 (..., 8 m): bit j of the little-endian number."""
     return np.unpackbits(qh, axis=-1, bitorder="little")
+
+
+def unpack_pairs(qs: np.ndarray) -> np.ndarray:
+    """u8 (..., 64) -> u8 (..., 256): weight 128 h + 32 i + l is in bits 2 i of byte 32 h + l."""
+    halves = qs.reshape(*qs.shape[:-1], 2, 1, 32)
+    return (halves >> np.array([0, 2, 4, 6], np.uint8)[:, None] & 3).reshape(*qs.shape[:-1], 256)

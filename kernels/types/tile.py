@@ -6,10 +6,10 @@ lane, and rows or tokens that fill up a block are computed and not stored.
 
 Scratch for `rb` rows of k weights, as `unpack(w, stride, rows, k, wq, wd, wm, wc)` of an integer type leaves it:
 
-    wq i8[rb][k] | wd f32[rb][k/G] scale | wm f32[rb][k/32] offset | wc i32[rb][k/G] = -BIAS * sum(q) | ... | out
+    wq i8[rb][k] | wd f32[rb][k/G] scale | wm f32[rb][k/O] offset | wc i32[rb][k/G] = -BIAS * sum(q) | ... | out
 
-with w = wd * q + wm and G = 32 weights per scale (16 in Q6_K). Float types: wf f32[rb][k] | ... | out. `out` starts at
-rb * 4 * k (table.tile_scratch_bytes).
+with w = wd * q + wm, G = 32 weights per scale (16 in Q6_K) and O = 32 per offset (16 in Q2_K). Float types:
+wf f32[rb][k] | ... | out. `out` starts at rb * 4 * k (table.tile_scratch_bytes).
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from edged.kernels.simd import (
     fma,
     high,
     hsum,
+    i8x16,
     i8x32,
     i32,
     i32xA,
@@ -53,7 +54,7 @@ from edged.kernels.unroll import Param, static
 class Shape:
     """What a micro-kernel needs to know of the unpacked weights.
 
-    weights: class of their values, 'u4', 'u5', 's6' or 's8'. scale: weights per scale. offset: is there a wm?
+    weights: class of their values, see levels.py. scale: weights per scale. offset: weights per offset, 0: no wm.
     act: weights per activation scale.
     """
 
@@ -64,12 +65,13 @@ class Shape:
 
     @property
     def name(self) -> str:
-        return f"{self.weights}_{self.act}"
+        return f"{self.weights}_{self.act}" + ("_offset16" if self.offset == 16 else "")
 
 
 SHAPES = (
-    Shape("u4", offset=1), Shape("u5", offset=1), Shape("s8"),
-    Shape("u4", offset=1, act=256), Shape("u5", offset=1, act=256), Shape("s6", scale=16, act=256),
+    Shape("u4", offset=32), Shape("u5", offset=32), Shape("s8"),
+    Shape("u4", offset=32, act=256), Shape("u5", offset=32, act=256), Shape("s8", act=256),
+    Shape("s6", scale=16, act=256), Shape("s7", scale=16, act=256), Shape("s6", scale=16, offset=16, act=256),
 )
 
 PANELS, OFFSET, SCALE, ACT = Param("PANELS"), Param("OFFSET"), Param("SCALE"), Param("ACT")
@@ -87,6 +89,8 @@ def micro(k, wq, wd, wm, wc, x, size, out, y, ldy, rows, tokens, add):
     xd = x + align64(k * NT)
     xs = xd + align64(4 * (k // ACT) * NT)
     ns = k // SCALE
+    if OFFSET == 16:
+        store(i8x16, out, splat(i8x16, 1))
     for r in static(4):
         for t in static(PANELS):
             f[r, t] = zero(f32xNT)
@@ -113,7 +117,18 @@ def micro(k, wq, wd, wm, wc, x, size, out, y, ldy, rows, tokens, add):
             for r in static(4):
                 for t in static(PANELS):
                     f[r, t] = fma(e[r, t], dx[t], f[r, t])
-        if OFFSET:
+        if OFFSET == 16:  # panels have no sums of 16: multiply with ones
+            for i in range(b * (ACT // 16), (b + 1) * (ACT // 16)):
+                c = tile_dot(x + i * 16 * NT, size, out)
+                if BIAS != 0:
+                    c = c - splat(i32xPNT, i32(16 * BIAS))
+                for t in static(PANELS):
+                    sx[t] = cvt_f32(part(c, t)) * dx[t]
+                for r in static(4):
+                    m = splat(f32xNT, load(f32, wm + (r * ns + i) * 4))
+                    for t in static(PANELS):
+                        f[r, t] = fma(m, sx[t], f[r, t])
+        if OFFSET == 32:
             for j in range(b * (ACT // 32), (b + 1) * (ACT // 32)):
                 for t in static(PANELS):
                     sx[t] = load(f32xNT, xs + (t * size + j * 4 * NT))
@@ -189,6 +204,9 @@ def tile(w, stride, r0, r1, k, panels, n_prompt, y, ldy, add, scratch, stop):
     wc = wm + rb * (k // 4)
     row = k
     scales = k // SCALE * 4
+    offsets = k // 32 * 4
+    if OFFSET == 16:
+        offsets = k // 16 * 4
     if KIND == ACT_F32:
         row = k * 4
     out = scratch + rb * 4 * k
@@ -201,7 +219,7 @@ def tile(w, stride, r0, r1, k, panels, n_prompt, y, ldy, add, scratch, stop):
             x = panels + t // NT * size
             for r in range(0, rows, 4):
                 at = y + (t * ldy + b + r) * 4
-                wq, d, m, c = scratch + r * row, wd + r * scales, wm + r * (k // 8), wc + r * scales
+                wq, d, m, c = scratch + r * row, wd + r * scales, wm + r * offsets, wc + r * scales
                 n = min(4, rows - r)
                 if n_prompt - t > NT:
                     _micro2(k, wq, d, m, c, x, size, out, at, ldy, n, n_prompt - t, add)
@@ -226,6 +244,7 @@ def tile_kernel(name, shape=None, **values):
         export(_UNPACK, name=f"unpack_{name}", internal=True, **values)(body)
         export(
             _TILE, name=f"tile_{name}", KIND=TYPE_BY_NAME[name].act, SCALE=shape.scale if shape else 32,
+            OFFSET=shape.offset if shape else 0,
             unpack=extern(f"unpack_{name}", _UNPACK),
             micro1=extern(f"micro1_{micros}", _MICRO), micro2=extern(f"micro2_{micros}", _MICRO),
         )(tile)  # fmt: skip

@@ -19,7 +19,7 @@ WIDTHS = {1: (576, 640, 1024), 32: (576, 640, 1024), 256: (512, 1024)}
 # where each block has its f16 scales
 SCALES = {
     "q8_0": (0,), "q4_0": (0,), "q4_1": (0, 2), "q5_0": (0,), "q5_1": (0, 2), "q4_k": (0, 2), "q5_k": (0, 2),
-    "q6_k": (208,),
+    "q6_k": (208,), "q2_k": (80, 82), "q3_k": (108,), "iq4_nl": (0,), "iq4_xs": (0,),
 }  # fmt: skip
 # zero, minus zero, negative, smallest and largest denormal, smallest normal, largest finite, infinities, NaN
 HOSTILE = np.array([0, 0x8000, 0xBC00, 1, 0x8001, 0x3FF, 0x400, 0x7BFF, 0xFBFF, 0x7C00, 0xFC00, 0x7E00], "<u2")
