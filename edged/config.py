@@ -47,6 +47,9 @@ class EngineConfig:
     max_seqs: int = option(8, "Sequences computed in one step.", low=1, high=256)
     kv_tokens: int = option(0, "Size of the KV pool in tokens, shared by all sequences; 0: two full contexts.",
                             high=2**24)
+    prefix_cache: int = option(
+        4096, "Tokens kept, at most, of requests that are over, for prompts that begin like them; 0: none.", high=2**24
+    )
     prefill_chunk: int = option(
         0, "Prompt tokens in one step; 0: what this machine does in 250 ms, at most 256.", high=4096
     )

@@ -96,7 +96,8 @@ class Job(Sequence):
 
     def __init__(self, number: int, request: Request, sink: Sink, limit: int, interrupt: Callable[[], None]) -> None:
         """limit: most tokens to generate."""
-        super().__init__(number, request.prompt, scored=request.prompt_logprobs, last=limit > 0)
+        super().__init__(number, request.prompt, scored=request.prompt_logprobs, last=limit > 0,
+                         deterministic=request.deterministic)
         self.request = request
         self.sink = sink
         self.limit = limit
@@ -123,8 +124,8 @@ class Job(Sequence):
         now = perf_counter()
         started = self.started or now
         first = self.first_token or now
-        return Usage(self.n_prompt, self.n_generated, queue_s=started - self.submitted, prefill_s=first - started,
-                     decode_s=now - first)  # fmt: skip
+        return Usage(self.n_prompt, self.n_generated, self.n_cached, queue_s=started - self.submitted,
+                     prefill_s=first - started, decode_s=now - first)  # fmt: skip
 
 
 class Engine:
@@ -180,6 +181,8 @@ class Engine:
             "requests_total": self._n_requests,
             **self._counts,
             "paused_total": self._parts.scheduler.n_paused,
+            "prefix_hits_total": self._parts.scheduler.n_hits,
+            "prefix_tokens_total": self._parts.scheduler.n_cached,
             "running": running,
             "waiting": len(self._jobs) - running,
             "progress": self._parts.program.progress,

@@ -36,7 +36,8 @@ def open_engine(config: EngineConfig, model: Model, post: Post | None, thread: b
     rows = config.prefill_chunk or DEFAULT_ROWS
     library = load.open(config.kernel_level or None)
     sizes = Sizes(config.max_seqs + SPARE_DECODE, -(-rows // 32) * 32, n_ctx, library.lanes)
-    cache = KVCache(graph.groups, n_ctx, config.max_seqs, n_tokens, max(sizes.max_prompt, sizes.max_decode))
+    cache = KVCache(graph.groups, n_ctx, config.max_seqs, n_tokens, max(sizes.max_prompt, sizes.max_decode),
+                    config.prefix_cache)  # fmt: skip
     plan = make_plan(graph, model.tensors, cache, sizes)
     radians = [frequencies(rope, _factors(model, rope.factors)) for rope in graph.ropes]
     threads = config.threads or worker_count()
@@ -50,7 +51,8 @@ def open_engine(config: EngineConfig, model: Model, post: Post | None, thread: b
         logits_stride=plan.logits.strides[0],
         pace=Pace(rows, fixed=config.prefill_chunk > 0),
         gauges=lambda: {
-            "kv_blocks_used": cache.n_used, "kv_blocks": cache.n_blocks, "kv_bytes_used": cache.used_bytes,
+            "kv_blocks_used": cache.n_used, "kv_blocks_kept": cache.n_kept, "kv_blocks": cache.n_blocks,
+            "kv_bytes_used": cache.used_bytes,
         },
         arena=plan.arena,
         owned=(plan, cache),

@@ -6,6 +6,9 @@ more, and then feed their tokens, step by step: the prompt as prompt rows, gener
 When blocks run out the youngest running sequence is paused: its blocks go, and it waits again, before all that came
 later. Once it runs again it feeds all its tokens anew, each in the way it was fed before, so its cache becomes the same
 bit for bit and it goes on as if nothing had been. The oldest always finds room, as the cache holds one whole context.
+
+What a sequence begins with may be in the cache (`prefix`); then it is not fed. Blocks of generated tokens are only
+looked for when it starts: if it is paused, its prompt is computed.
 """
 
 from __future__ import annotations
@@ -17,23 +20,36 @@ from typing import Generic, TypeVar
 
 from edged.engine.batch import Rows
 from edged.engine.kvcache import KVCache
+from edged.engine.prefix import Node
+from edged.kernels.table import KV_BLOCK
 
 
 class Sequence:
     """The tokens of one request: the prompt's and those generated so far.
 
     number: the order in which requests came. n_scored: prompt tokens that have their log-probability; None if nobody
-    asks for them. last: whether the prompt's last token is fed, which it need not be if nothing is generated.
+    asks for them. n_cached: prompt tokens that were found in the cache at the start. last: whether the prompt's last
+    token is fed, which it need not be if nothing is generated. deterministic: take nothing but `tile` blocks.
     """
 
-    def __init__(self, number: int, prompt: Iterable[int], *, scored: bool = False, last: bool = True) -> None:
+    def __init__(self, number: int, prompt: Iterable[int], *, scored: bool = False, last: bool = True,
+                 deterministic: bool = False) -> None:
         self.number = number
         self.tokens = list(prompt)
         self.n_prompt = len(self.tokens)
         self.n_scored: int | None = 0 if scored else None
         self.n_fed = 0
+        self.n_cached = 0
         self.slot: int | None = None
         self._last = last
+        self._deterministic = deterministic
+
+    def prefix(self, cache: KVCache) -> list[Node]:
+        """What of it is in the cache. Its next token's logits are not, so one token is left to feed."""
+        if self.n_scored is not None:
+            return []
+        again = len(self.tokens) > self.n_prompt
+        return cache.prefix(self.tokens, self.n_prompt - (not again), self._deterministic or again)
 
     @property
     def n_pending(self) -> int:
@@ -67,13 +83,18 @@ class Step(Generic[S]):
 
 
 class Scheduler(Generic[S]):
-    """`waiting` is in the order in which sequences run next, `running` oldest first."""
+    """`waiting` is in the order in which sequences run next, `running` oldest first.
+
+    n_hits: sequences that began with something in the cache; n_cached: tokens they found there.
+    """
 
     def __init__(self, cache: KVCache, max_decode: int) -> None:
         """max_decode: decode rows of a step, and rows of logits; at least the number of slots."""
         self.waiting: deque[S] = deque()
         self.running: list[S] = []
         self.n_paused = 0
+        self.n_hits = 0
+        self.n_cached = 0
         self._cache = cache
         self._max_decode = max_decode
 
@@ -99,17 +120,24 @@ class Scheduler(Generic[S]):
         """The step has been computed."""
         for sequence, rows in step.decode + step.prompt:
             sequence.n_fed += len(rows.tokens)
+            self._cache.remember(rows.slot, sequence.tokens, sequence.n_fed, sequence.n_prompt)
 
     def _admit(self) -> None:
         while self.waiting:
             sequence = self.waiting[0]
             reserve = len(self.running)  # a block for each that runs, lest one be paused for the newcomer at once
-            if self.running and self._cache.n_needed(len(sequence.tokens) + 1) + reserve > self._cache.n_free:
+            end, prefix = len(sequence.tokens) + 1, sequence.prefix(self._cache)
+            if self.running and self._cache.n_needed(end, prefix) + reserve > self._cache.n_free:
                 return
-            slot = self._cache.open_slot(len(sequence.tokens) + 1)
+            slot = self._cache.open_slot(end, prefix)
             if slot is None:
                 return
             sequence.slot = slot
+            sequence.n_fed = len(prefix) * KV_BLOCK
+            if len(sequence.tokens) == sequence.n_prompt:
+                sequence.n_cached = sequence.n_fed
+                self.n_hits += bool(prefix)
+                self.n_cached += sequence.n_fed
             self.waiting.popleft()
             self.running.append(sequence)
             self.running.sort(key=lambda s: s.number)

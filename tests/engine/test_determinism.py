@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from edged.engine.request import Request, Token
+from edged.engine.request import Token
 from tests import tiny
 from tests.engine.running import Answer, answers, ask, finish, opened, prompt, request
 
@@ -109,11 +109,10 @@ def test_storm(model: Path, scaled) -> None:
 
 def test_d10_cancel_anywhere(model: Path) -> None:
     """After a cancellation at any step of prompt and answer, another request that shares half the prompt is as ever."""
-    first = Request(prompt(40), 10, REQUESTS[0].sampling, top_logprobs=3)
-    second = Request((*prompt(40)[:20], *prompt(20, seed=9)), 6, first.sampling, top_logprobs=3)
-    with opened(model, prefill_chunk=8) as engine:
-        cold = answers(engine, second)[0].tokens
-        for steps in range(14):
+    with opened(model, prefill_chunk=8) as engine, opened(model, prefix_cache=0) as cold:
+        for steps in range(18):
+            first = request(80, 10, seed=steps)
+            second = first._replace(prompt=(*first.prompt[:40], *prompt(20, seed=9)), max_tokens=6)
             one = ask(engine, first)
             for _ in range(steps):
                 engine.step()
@@ -123,5 +122,6 @@ def test_d10_cancel_anywhere(model: Path) -> None:
             other = ask(engine, second)
             finish(engine, one, other)
             assert one.reason == "cancelled"
-            assert other.tokens == cold
+            assert other.tokens == answers(cold, second)[0].tokens
         assert engine.stats()["kv_blocks_used"] == 0
+        assert engine.stats()["prefix_hits_total"] >= 12

@@ -63,8 +63,10 @@ def test_chat(client: openai.OpenAI) -> None:
     chunks = list(client.chat.completions.create(**asked, stream=True, stream_options={"include_usage": True}))
     assert answer.choices[0].message.content
     assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks[:-1]) == answer.choices[0].message.content
-    assert chunks[-1].usage == answer.usage
-    assert answer.usage.completion_tokens <= 12
+    first, second = answer.usage, chunks[-1].usage
+    assert (first.prompt_tokens, first.completion_tokens) == (second.prompt_tokens, second.completion_tokens)
+    assert 0 < first.completion_tokens <= 12
+    assert second.prompt_tokens_details.cached_tokens == (first.prompt_tokens - 1) // 32 * 32 > 0
 
 
 def test_completions_from_text_and_from_ids(client: openai.OpenAI, daemon: Running) -> None:
