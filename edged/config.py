@@ -50,6 +50,9 @@ class EngineConfig:
     prefix_cache: int = option(
         4096, "Tokens kept, at most, of requests that are over, for prompts that begin like them; 0: none.", high=2**24
     )
+    speculate: bool = option(
+        False, "Guess tokens from prompt and answer, check several in a step: the same answer, sooner where it quotes."
+    )
     prefill_chunk: int = option(
         0, "Prompt tokens in one step; 0: what this machine does in 250 ms, at most 256.", high=4096
     )

@@ -84,6 +84,7 @@ class Choice:
     def _take_done(self, done: Done) -> None:
         self.over = True
         self.n_cached = done.usage.cached_tokens
+        self.n_drafted, self.n_accepted = done.usage.drafted_tokens, done.usage.accepted_tokens
         if self.finish is not None:
             return
         if done.reason == "cancelled":
@@ -201,6 +202,8 @@ class Generation:
             prompt_tokens=sum(len(choice.request.prompt) for choice in first_of_prompt),
             completion_tokens=sum(choice.n_tokens for choice in self.choices),
             cached_tokens=sum(choice.n_cached for choice in first_of_prompt),
+            drafted_tokens=sum(choice.n_drafted for choice in self.choices),
+            accepted_tokens=sum(choice.n_accepted for choice in self.choices),
         )
 
 

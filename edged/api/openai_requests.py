@@ -57,6 +57,7 @@ class Options:
     stops: tuple[str, ...]
     ignore_eos: bool
     deterministic: bool
+    speculate: bool | None
     stream: bool
     include_usage: bool
 
@@ -72,6 +73,7 @@ class Options:
                 top_logprobs=top_logprobs,
                 prompt_logprobs=prompt_logprobs,
                 deterministic=self.deterministic,
+                speculate=self.speculate,
             )
             for prompt in prompts
             for j in range(self.n)
@@ -97,6 +99,7 @@ def read_options(fields: Fields, limits: ServerConfig, n_vocab: int) -> Options:
         stops=_stops(fields.get("stop")),
         ignore_eos=fields.flag("ignore_eos"),
         deterministic=fields.flag("deterministic"),
+        speculate=fields.flag("speculate") if fields.present("speculate") else None,
         stream=stream,
         include_usage=_include_usage(fields, stream),
     )

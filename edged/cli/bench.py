@@ -46,12 +46,13 @@ def _measure(model: LoadedModel, n_prompt: int, n_gen: int, repetitions: int) ->
     """Speed of the prompt if n_gen is 1, else of the n_gen tokens after the first."""
     decode = n_gen > 1 or n_prompt == 1
     chance = random.Random(1)
-    rates = []
+    rates, drafted, accepted = [], 0, 0
     for run in range(repetitions + 1):
         prompt = [chance.randrange(model.tokenizer.n_vocab) for _ in range(n_prompt)]
         wanted = generate.request(model, prompt, n_gen + decode, GREEDY, ignore_eos=True)
         usage = generate.stream(model, wanted, (), lambda text: None)
         if run:  # the first warms up
+            drafted, accepted = drafted + usage.drafted_tokens, accepted + usage.accepted_tokens
             rates.append(n_gen / usage.decode_s if decode else n_prompt / usage.prefill_s)
     info = model.engine.info
     return {
@@ -62,6 +63,8 @@ def _measure(model: LoadedModel, n_prompt: int, n_gen: int, repetitions: int) ->
         "tokens_per_s": round(statistics.mean(rates), 2),
         "stddev": round(statistics.stdev(rates) if len(rates) > 1 else 0.0, 2),
         "runs": [round(rate, 2) for rate in rates],
+        "drafted": drafted,
+        "accepted": accepted,
     }
 
 
@@ -70,4 +73,5 @@ def _report(row: dict[str, Any], as_json: bool) -> None:
         click.echo(json.dumps(row))
     else:
         speed = f"{row['tokens_per_s']:.2f} ± {row['stddev']:.2f}"
-        click.echo(f"{row['model']:<32} {row['level']:<16} {row['threads']:>7} {row['test']:>8} {speed:>18}")
+        right = f"  {row['accepted']} of {row['drafted']} guesses right" if row["drafted"] else ""
+        click.echo(f"{row['model']:<32} {row['level']:<16} {row['threads']:>7} {row['test']:>8} {speed:>18}{right}")

@@ -72,6 +72,7 @@ def figures(usage: Usage) -> str:
     return (
         f"prompt {usage.prompt_tokens} tokens ({usage.cached_tokens} cached), {_rate(fresh, usage.prefill_s)}; "
         f"answer {usage.completion_tokens} tokens, {_rate(usage.completion_tokens - 1, usage.decode_s)}"
+        + (f"; {usage.accepted_tokens} of {usage.drafted_tokens} guesses right" if usage.drafted_tokens else "")
     )
 
 

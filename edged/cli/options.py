@@ -28,8 +28,10 @@ def configured(*sections: str) -> Decorator:
         for s in reversed(listed):
             kind = click.Choice(s.choices) if s.choices else type(s.default)
             shown = f"  [env: {s.env}; default: {s.default}]" if s.default != "" else f"  [env: {s.env}]"
-            names = [SHORT[s.flag], s.flag] if s.flag in SHORT else [s.flag]
-            wrapper = click.option(*names, f"{s.section}_{s.name}", type=kind, help=s.help + shown)(wrapper)
+            flag = f"{s.flag}/--no-{s.flag[2:]}" if kind is bool else s.flag
+            names = [SHORT[s.flag], flag] if s.flag in SHORT else [flag]
+            wrapper = click.option(*names, f"{s.section}_{s.name}", type=kind, default=None,
+                                   help=s.help + shown)(wrapper)  # fmt: skip
         return click.option("--config", "config_file", type=click.Path(path_type=Path), envvar="EDGED_CONFIG",
                             help="TOML file with settings; flags and environment go before it.  [env: EDGED_CONFIG]",
                             )(wrapper)  # fmt: skip

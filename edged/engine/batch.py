@@ -20,12 +20,14 @@ assert STATE.names is not None and STATE.names[: len(COUNTS)] == COUNTS
 
 
 class Rows(NamedTuple):
-    """Consecutive tokens of one sequence from position `start` on. The logits of the last n_logits are wanted."""
+    """Consecutive tokens of one sequence from position `start` on. The logits of the last n_logits are wanted; the last
+    n_draft are guesses."""
 
     tokens: Sequence[int]
     start: int
     slot: int
     n_logits: int
+    n_draft: int = 0
 
 
 def frequencies(rope: Rope, factors: np.ndarray | None) -> np.ndarray:
@@ -67,7 +69,7 @@ class Batch:
     def _put(self, runs: Sequence[Rows], first: int, n_logits: int) -> tuple[int, int]:
         """Write runs from row `first` on; return their rows and the logits so far."""
         row = first
-        for tokens, start, slot, wanted in runs:
+        for tokens, start, slot, wanted, _ in runs:
             end = row + len(tokens)
             self._tokens[row:end] = tokens
             self._pos[row:end] = self._positions[start : start + len(tokens)]

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 import numpy as np
 
 from edged.engine.batch import Batch, Rows
+from edged.engine.draft import Drafter
 from edged.engine.request import (
     Done,
     EngineInfo,
@@ -58,8 +59,8 @@ class Stepper(Protocol):
 class Parts(NamedTuple):
     """What an engine is made of.
 
-    logits: address of the first row; logits_stride: bytes from row to row; arena: u8, what a step works in, nothing of
-    which outlives it; owned: memory that addresses lead to.
+    logits: address of the first row; logits_stride: bytes from row to row; speculate: for requests that leave it open;
+    arena: u8, what a step works in, nothing of which outlives it; owned: memory that addresses lead to.
     """
 
     info: EngineInfo
@@ -70,6 +71,7 @@ class Parts(NamedTuple):
     logits: int
     logits_stride: int
     pace: Pace
+    speculate: bool
     gauges: Callable[[], Mapping[str, float]]
     arena: np.ndarray
     owned: tuple[object, ...]
@@ -105,6 +107,7 @@ class Job(Sequence):
         self.scores: list[float] = []
         self.tops: list[TopLogprobs] = []
         self.cancelled = False
+        self.drafter = Drafter() if request.speculate else None
         self.interruptible = False  # its prompt is in the step that is being computed
         self.submitted = perf_counter()
         self.started = 0.0
@@ -120,12 +123,19 @@ class Job(Sequence):
     def n_generated(self) -> int:
         return len(self.tokens) - self.n_prompt
 
+    def draft(self, most: int) -> list[int]:
+        if self.drafter is None:
+            return []
+        return self.drafter.draft(self.tokens, min(most, self.limit - self.n_generated - 1))
+
     def usage(self) -> Usage:
         now = perf_counter()
         started = self.started or now
         first = self.first_token or now
         return Usage(self.n_prompt, self.n_generated, self.n_cached, queue_s=started - self.submitted,
-                     prefill_s=first - started, decode_s=now - first)  # fmt: skip
+                     prefill_s=first - started, decode_s=now - first,
+                     drafted_tokens=self.drafter.n_drafted if self.drafter else 0,
+                     accepted_tokens=self.drafter.n_accepted if self.drafter else 0)  # fmt: skip
 
 
 class Engine:
@@ -144,7 +154,7 @@ class Engine:
         self._n_requests = 0
         self._thread: threading.Thread | None = None
         self._counts = dict.fromkeys(("cancelled_total", "failed_total", "prompt_tokens_total", "tokens_total",
-                                      "steps_total"), 0)  # fmt: skip
+                                      "steps_total", "drafted_tokens_total", "accepted_tokens_total"), 0)  # fmt: skip
 
     def start(self) -> None:
         """Compute in a thread of the engine's own from now on."""
@@ -160,6 +170,8 @@ class Engine:
         max_tokens 0 generates nothing; more than the context has room for is cut down to that.
         """
         room = self._check(request)
+        if request.speculate is None:
+            request = request._replace(speculate=self._parts.speculate)
         limit = room if request.max_tokens is None else min(room, request.max_tokens)
         with self._changed:
             if self._closed:
@@ -293,6 +305,10 @@ class Engine:
         """Score prompt tokens and choose the next one. logits: address of the first of rows.n_logits rows."""
         assert job.sampler is not None
         end = rows.start + len(rows.tokens)
+        n_right = 0
+        if job.drafter:
+            job.drafter.n_drafted += rows.n_draft
+            self._counts["drafted_tokens_total"] += rows.n_draft
         for position in range(end - rows.n_logits, end):
             if position + 1 < len(job.tokens):
                 logprob, top = job.sampler.score(logits, job.tokens[position + 1])
@@ -301,9 +317,24 @@ class Engine:
                 job.n_scored = len(job.scores)
             else:
                 self._choose(job, logits, events)
+                if position + 1 == end or not self._accept(job, rows.tokens[position + 1 - rows.start]):
+                    break
+                n_right += 1
             logits += self._parts.logits_stride
+        if job.drafter and rows.n_draft:
+            job.drafter.learn(len(job.tokens), rows.n_draft, n_right)
         if job.limit == 0 and not job.n_pending:
             self._end_prompt_only(job, events)
+
+    def _accept(self, job: Job, guess: int) -> bool:
+        """Whether the token just chosen is the one that was computed next; then it is fed already."""
+        if job.number not in self._jobs or job.tokens[-1] != guess:
+            return False
+        assert job.drafter is not None
+        job.n_fed += 1
+        job.drafter.n_accepted += 1
+        self._counts["accepted_tokens_total"] += 1
+        return True
 
     def _choose(self, job: Job, logits: int, events: list[tuple[Sink, Event]]) -> None:
         assert job.sampler is not None

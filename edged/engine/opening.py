@@ -50,6 +50,7 @@ def open_engine(config: EngineConfig, model: Model, post: Post | None, thread: b
         logits=plan.logits.__array_interface__["data"][0],
         logits_stride=plan.logits.strides[0],
         pace=Pace(rows, fixed=config.prefill_chunk > 0),
+        speculate=config.speculate,
         gauges=lambda: {
             "kv_blocks_used": cache.n_used, "kv_blocks_kept": cache.n_kept, "kv_blocks": cache.n_blocks,
             "kv_bytes_used": cache.used_bytes,

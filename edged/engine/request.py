@@ -41,6 +41,8 @@ class Request(NamedTuple):
 
     max_tokens None means up to the end of the context. `stop_ids` end the answer (they are reported as a Token event
     with ``stop=True`` and carry no text). `top_logprobs` None: no log-probabilities; n: the n best per token.
+    `deterministic`: use no cached block that differs in rounding from a computed one. `speculate`: guess tokens ahead
+    (`draft`), which changes nothing but the time; None: as the engine is set.
     `prompt_logprobs` also scores the prompt (`echo` with `logprobs`): the engine sends one `PromptScores` first.
     """
 
@@ -51,10 +53,11 @@ class Request(NamedTuple):
     top_logprobs: int | None = None
     prompt_logprobs: bool = False
     deterministic: bool = False
+    speculate: bool | None = None
 
 
 class Usage(NamedTuple):
-    """Token counts and times of one request. Times in seconds."""
+    """Token counts and times of one request. Times in seconds. accepted_tokens: of the drafted, those that came."""
 
     prompt_tokens: int
     completion_tokens: int
@@ -62,6 +65,8 @@ class Usage(NamedTuple):
     queue_s: float = 0.0
     prefill_s: float = 0.0
     decode_s: float = 0.0
+    drafted_tokens: int = 0
+    accepted_tokens: int = 0
 
 
 TopLogprobs = tuple[tuple[int, float], ...]

@@ -61,14 +61,19 @@ class Sequence:
         """Whether the next tokens to feed are the prompt's."""
         return self.n_fed < self.n_prompt
 
-    def rows(self, n: int) -> Rows:
-        """The next n tokens."""
+    def draft(self, most: int) -> list[int]:
+        """Guesses of what comes after its tokens, to be computed with the last one. The same until `advance`."""
+        return []
+
+    def rows(self, n: int, draft: Iterable[int] = ()) -> Rows:
+        """The next n tokens, and guesses of those after them."""
         assert self.slot is not None
         start, end = self.n_fed, self.n_fed + n
         n_logits = int(end == len(self.tokens))
         if self.n_scored is not None:
             n_logits += max(0, min(end, self.n_prompt - 1) - max(start, self.n_scored))
-        return Rows(self.tokens[start:end], start, self.slot, n_logits)
+        guesses = list(draft)
+        return Rows(self.tokens[start:end] + guesses, start, self.slot, n_logits + len(guesses), len(guesses))
 
 
 S = TypeVar("S", bound=Sequence)
@@ -114,12 +119,12 @@ class Scheduler(Generic[S]):
         but for sequences that have come or gone."""
         self._admit()
         decode = self._decode_rows()
-        return Step(decode, self._prompt_rows(max_prompt, self._max_decode - len(decode)))
+        return Step(decode, self._prompt_rows(max_prompt, self._max_decode - sum(rows.n_logits for _, rows in decode)))
 
     def advance(self, step: Step[S]) -> None:
-        """The step has been computed."""
+        """The step has been computed. Guesses count as fed only once somebody adds them to n_fed."""
         for sequence, rows in step.decode + step.prompt:
-            sequence.n_fed += len(rows.tokens)
+            sequence.n_fed += len(rows.tokens) - rows.n_draft
             self._cache.remember(rows.slot, sequence.tokens, sequence.n_fed, sequence.n_prompt)
 
     def _admit(self) -> None:
@@ -143,16 +148,20 @@ class Scheduler(Generic[S]):
             self.running.sort(key=lambda s: s.number)
 
     def _decode_rows(self) -> list[tuple[S, Rows]]:
-        """One row for each sequence past its prompt; those that were paused catch up with what rows are left."""
-        spare = self._max_decode - sum(not s.in_prompt for s in self.running)
+        """One row for each sequence past its prompt; those that were paused catch up, and others guess, with what rows
+        are left."""
+        spare = self._max_decode - len(self.running)
         decode = []
         for sequence in list(self.running):
             if sequence.in_prompt or sequence.slot is None:
                 continue
             n = min(sequence.n_pending, 1 + spare)
             if self._make_room(sequence, n):
-                spare -= n - 1
-                decode.append((sequence, sequence.rows(n)))
+                draft = sequence.draft(spare - n + 1) if n == sequence.n_pending else []
+                if draft and not self._extend(sequence, n + len(draft)):
+                    draft = []
+                spare -= n - 1 + len(draft)
+                decode.append((sequence, sequence.rows(n, draft)))
         return decode
 
     def _make_room(self, sequence: S, n: int) -> bool:

@@ -61,7 +61,8 @@ def test_chat_answer(daemon: Running) -> None:
         "choices": [{"index": 0, "message": {"role": "assistant", "content": "Hi", "refusal": None}, "logprobs": None,
                      "finish_reason": "stop"}],
         "usage": {"prompt_tokens": 20, "completion_tokens": 3, "total_tokens": 23,
-                  "prompt_tokens_details": {"cached_tokens": 0}},
+                  "prompt_tokens_details": {"cached_tokens": 0},
+                  "completion_tokens_details": {"accepted_prediction_tokens": 0, "rejected_prediction_tokens": 0}},
     }  # fmt: skip
 
 

@@ -139,7 +139,7 @@ def test_bad_logit_bias_value(value: Any) -> None:
     assert caught.value.param == "logit_bias[5]"
 
 
-@pytest.mark.parametrize("name", ["stream", "ignore_eos", "deterministic"])
+@pytest.mark.parametrize("name", ["stream", "ignore_eos", "deterministic", "speculate"])
 @pytest.mark.parametrize("value", [1, 0, "true", []], ids=repr)
 def test_not_a_flag(name: str, value: Any) -> None:
     refused(**{name: value})
