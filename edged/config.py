@@ -48,7 +48,7 @@ class EngineConfig:
     kv_tokens: int = option(0, "Size of the KV pool in tokens, shared by all sequences; 0: two full contexts.",
                             high=2**24)
     prefix_cache: int = option(
-        4096, "Tokens kept, at most, of requests that are over, for prompts that begin like them; 0: none.", high=2**24
+        2048, "Tokens kept, at most, of requests that are over, for prompts that begin like them; 0: none.", high=2**24
     )
     speculate: bool = option(
         False, "Guess tokens from prompt and answer, check several in a step: the same answer, sooner where it quotes."

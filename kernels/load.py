@@ -59,6 +59,12 @@ class Library:
             )
         text = ctypes.string_at(ctypes.addressof(signatures)).decode("ascii")
         self._signatures = dict(line.split(" ") for line in text.split("\n"))
+        missing = [t.name for t in TYPES if f"matvec_{t.name}" not in self._signatures]
+        if missing:
+            raise BadKernels(
+                f"kernel library {path} has no kernels for {', '.join(missing)}: it was built from other sources",
+                hint=f"install edged anew, or build the library: {BUILD} --force",
+            )
         self.level, self.path = level, path
         self.lanes = level.lanes
 

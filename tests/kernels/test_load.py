@@ -136,6 +136,14 @@ def test_other_abi_names_both_numbers(folder: Path) -> None:
     assert "edged.kernels.build" in e.value.hint
 
 
+def test_library_of_other_sources_names_what_it_lacks(folder: Path) -> None:
+    source = f'const int edged_abi = {load.ABI}; const char edged_signatures[] = "matvec_f32 piiiippi>";'
+    compiled(folder / f"libedged_{BASE.name}.so", source)
+    with pytest.raises(BadKernels, match=r"no kernels for f16, q4_0, .*: it was built from other sources") as e:
+        load.open(BASE.name)
+    assert "edged.kernels.build" in e.value.hint
+
+
 @pytest.mark.parametrize(
     ("body", "reason"),
     [("__builtin_trap();", "SIGILL|SIGTRAP"), ("*(volatile int *)8 = 1;", "SIGSEGV"), ("", "wrong results")],
