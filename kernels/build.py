@@ -28,6 +28,7 @@ from edged.kernels.export import KERNELS, Kernel
 from edged.kernels.levels import TARGETS, Target
 from edged.kernels.simd import llvm_type
 from edged.kernels.table import ABI, LEVELS, TYPES
+from edged.kernels.types import codebooks
 
 ROOT = Path(__file__).resolve().parent
 OUT = ROOT / "_built"
@@ -82,6 +83,7 @@ def optimise(target: Target, bodies: list[str], kernels: list[Kernel]) -> tuple[
         module.link_in(llvm.parse_assembly(body))
         module.link_in(llvm.parse_assembly(wrapper(kernel)))
     module.link_in(llvm.parse_assembly(target.primitives))
+    module.link_in(llvm.parse_assembly(codebooks.primitives()))
     machine = llvm.Target.from_triple(target.triple).create_target_machine(
         cpu=target.cpu, features=target.features, opt=3, reloc="pic", codemodel="small"
     )

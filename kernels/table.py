@@ -140,9 +140,19 @@ TYPES: tuple[TensorType, ...] = (
     TensorType("q4_k", 12, 256, 144, ACT_Q8_256),
     TensorType("q5_k", 13, 256, 176, ACT_Q8_256),
     TensorType("q6_k", 14, 256, 210, ACT_Q8_256),
+    TensorType("iq2_xxs", 16, 256, 66, ACT_Q8_256),
+    TensorType("iq2_xs", 17, 256, 74, ACT_Q8_256),
+    TensorType("iq3_xxs", 18, 256, 98, ACT_Q8_256),
+    TensorType("iq1_s", 19, 256, 50, ACT_Q8_256),
     TensorType("iq4_nl", 20, 32, 18, ACT_Q8_32),
+    TensorType("iq3_s", 21, 256, 110, ACT_Q8_256),
+    TensorType("iq2_s", 22, 256, 82, ACT_Q8_256),
     TensorType("iq4_xs", 23, 256, 136, ACT_Q8_256),
+    TensorType("iq1_m", 29, 256, 56, ACT_Q8_256),
     TensorType("bf16", 30, 1, 2, ACT_F32),
+    TensorType("tq1_0", 34, 256, 54, ACT_Q8_256),
+    TensorType("tq2_0", 35, 256, 66, ACT_Q8_256),
+    TensorType("mxfp4", 39, 32, 17, ACT_Q8_32),
 )
 TYPE_BY_ID = {t.id: t for t in TYPES}
 TYPE_BY_NAME = {t.name: t for t in TYPES}

@@ -112,6 +112,8 @@ def encode(kind: str, array: np.ndarray) -> bytes:
 RANDOM_BLOCKS = {
     "q2_k": ((80, 1), (82, 1.5)), "q3_k": ((108, 1),), "q4_k": ((0, 1), (2, 7.5)), "q5_k": ((0, 1), (2, 15.5)),
     "q6_k": ((208, 1),), "iq4_nl": ((0, 1),), "iq4_xs": ((0, 1),),
+    "iq2_xxs": ((0, 1),), "iq2_xs": ((0, 1),), "iq2_s": ((0, 1),), "iq3_xxs": ((0, 1),), "iq3_s": ((0, 1),),
+    "iq1_s": ((0, 1),), "iq1_m": (),
 }  # fmt: skip
 
 
@@ -125,4 +127,7 @@ def _random_blocks(t: Any, kind: str, n: int, std: float, random: np.random.Gene
         unit = unit or std / float(quants.dequantize(out, t).std())
         for at, part in RANDOM_BLOCKS[kind]:
             out[:, at : at + 2] = np.full((len(out), 1), unit * part, np.float16).view(np.uint8)
+        if kind == "iq1_m":  # a nibble of d on top of each of four words
+            nibbles = np.float16(unit).view(np.uint16) >> np.array([0, 4, 8, 12], np.uint16) & 15
+            out[:, 49::2] = out[:, 49::2] & 15 | nibbles << 4
     return out

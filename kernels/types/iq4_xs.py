@@ -11,6 +11,7 @@ import numpy as np
 
 from edged.kernels.export import helper
 from edged.kernels.simd import bitcast, i8x8, i64, load, load_f16, lookup16, nibbles, splat, u16, u32
+from edged.kernels.types.codebooks import nibbles8
 from edged.kernels.types.iq4_nl import VALUES, values
 from edged.kernels.types.reference import f16_at
 from edged.kernels.types.scaled256 import Layout, scaled256_type
@@ -29,15 +30,12 @@ def dequantise(blocks: np.ndarray) -> np.ndarray:
 
 @helper
 def scales(p, h):
-    """Nibbles to bytes, pairs of bits to bytes: halves of the number move up by their own length three times."""
-    a, c = i64(load(u32, p + 4)), i64(load(u16, p + 2))
-    a = (a | a << 16) & 0x0000FFFF0000FFFF
-    a = (a | a << 8) & 0x00FF00FF00FF00FF
-    a = (a | a << 4) & 0x0F0F0F0F0F0F0F0F
+    """The upper bits, 2 each, become bytes as nibbles8 does it."""
+    c = i64(load(u16, p + 2))
     c = (c | c << 24) & 0x000000FF000000FF
     c = (c | c << 12) & 0x000F000F000F000F
     c = (c | c << 6) & 0x0303030303030303
-    return bitcast(i8x8, a | c << 4) - splat(i8x8, 32)
+    return bitcast(i8x8, nibbles8(i64(load(u32, p + 4))) | c << 4) - splat(i8x8, 32)
 
 
 @scaled256_type("iq4_xs", Layout(136, "s8", 32), scale=load_f16, scales=scales)

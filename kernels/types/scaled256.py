@@ -22,6 +22,7 @@ from edged.kernels.simd import (
     dot_scaled2,
     dot_scaled2_s,
     dot_scaled_s,
+    dot_ss,
     dot_us,
     f32,
     f32x8,
@@ -107,8 +108,7 @@ def row(w, k, y):
 
 def dot(w, stride, r0, r1, k, x, xstride, y, ldy, add):
     xd = x + align64(k)
-    xs = xd + align64(k // 64)
-    xt = xs + align64(k // 8)
+    xt = xd + align64(k // 64) + align64(k // 8)
     for r in range(r0, r1):
         p = w + r * stride
         for n in static(ROWS):
@@ -138,7 +138,7 @@ def dot(w, stride, r0, r1, k, x, xstride, y, ldy, add):
                     if SUB == 32:
                         s[n] = dot_scaled_s(s[n], q, a, spread(i32xA, factors, g))
                     if SUB == 256:
-                        s[n] = dot_us(s[n], q, a)
+                        s[n] = dot_ss(s[n], q, a)
             d = scale(p)
             for n in static(ROWS):
                 dx = load(f32, xd + (n * xstride + b * 4))
@@ -146,15 +146,13 @@ def dot(w, stride, r0, r1, k, x, xstride, y, ldy, add):
                     m[n] = fma(cvt_f32(c[n]), splat(f32x8, dx * dmin(p)), m[n])
                 if SUB == 16 and ZERO != 0:
                     s[n] = s[n] - c[n] * splat(i32x8, ZERO)
-                if SUB == 256:
-                    m[n] = fma(cvt_f32(load(i32x8, xs + (n * xstride + b * 32))), splat(f32x8, dx * d), m[n])
                 f[n] = fma(cvt_f32(s[n]), splat(f32xS, dx * d), f[n])
             for t in static((SIZE + 63) // 64):
                 prefetch(p + (PREFETCH + 64 * t))
             p = p + SIZE
         for n in static(ROWS):
             v = hsum(f[n])
-            if HAS_MIN or SUB == 256:
+            if HAS_MIN:
                 v = v - hsum(m[n])
             put(y + (n * ldy + r) * 4, v, add)
 

@@ -20,6 +20,8 @@ WIDTHS = {1: (576, 640, 1024), 32: (576, 640, 1024), 256: (512, 1024)}
 SCALES = {
     "q8_0": (0,), "q4_0": (0,), "q4_1": (0, 2), "q5_0": (0,), "q5_1": (0, 2), "q4_k": (0, 2), "q5_k": (0, 2),
     "q6_k": (208,), "q2_k": (80, 82), "q3_k": (108,), "iq4_nl": (0,), "iq4_xs": (0,),
+    "iq2_xxs": (0,), "iq2_xs": (0,), "iq2_s": (0,), "iq3_xxs": (0,), "iq3_s": (0,), "iq1_s": (0,), "tq1_0": (52,),
+    "tq2_0": (64,), "mxfp4": (0,), "iq1_m": (48,),
 }  # fmt: skip
 # zero, minus zero, negative, smallest and largest denormal, smallest normal, largest finite, infinities, NaN
 HOSTILE = np.array([0, 0x8000, 0xBC00, 1, 0x8001, 0x3FF, 0x400, 0x7BFF, 0xFBFF, 0x7C00, 0xFC00, 0x7E00], "<u2")
@@ -43,12 +45,20 @@ def matrix(t: TensorType, k: int, rng: np.random.Generator) -> np.ndarray:
     for bits in HOSTILE:
         scale = np.full_like(one, bits.view("<f2")[()])
         rows.append(_with_scales(t, blocks[:1], scale))
-    rows += [np.full_like(blocks[:1], byte) for byte in (0x00, 0xFF)]
+    if t.name != "mxfp4":  # whose all-0xFF block overflows, though its scale is finite
+        rows += [np.full_like(blocks[:1], byte) for byte in (0x00, 0xFF)]
     return np.ascontiguousarray(np.concatenate(rows)).reshape(-1, t.row_bytes(k))
 
 
 def _with_scales(t: TensorType, blocks: np.ndarray, scales: np.ndarray) -> np.ndarray:
     out = blocks.copy()
+    if t.name == "mxfp4":  # a power of two in one byte; it has neither NaN nor infinity
+        out[..., 0] = 120 + blocks[..., 0] % 8
+        return out
+    if t.name == "iq1_m":  # a nibble on top of each of four words
+        bits = scales.astype("<f2").view("<u2")
+        out[..., 49::2] = out[..., 49::2] & 15 | (bits >> np.array([0, 4, 8, 12], np.uint16) & 15) << 4
+        return out
     for i, at in enumerate(SCALES[t.name]):
         out[..., at : at + 2] = scales[..., i : i + 1].astype("<f2").view(np.uint8)
     return out
