@@ -50,6 +50,7 @@ class EngineConfig:
     prefix_cache: int = option(
         2048, "Tokens kept, at most, of requests that are over, for prompts that begin like them; 0: none.", high=2**24
     )
+    prompt_cache: str = option("", "File in which the prefix cache outlives a restart; empty: none.")
     speculate: bool = option(
         False, "Guess tokens from prompt and answer, check several in a step: the same answer, sooner where it quotes."
     )

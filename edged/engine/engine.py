@@ -153,8 +153,13 @@ class Engine:
         self._closed = False
         self._n_requests = 0
         self._thread: threading.Thread | None = None
+        self._at_close: Callable[[], None] = lambda: None
         self._counts = dict.fromkeys(("cancelled_total", "failed_total", "prompt_tokens_total", "tokens_total",
                                       "steps_total", "drafted_tokens_total", "accepted_tokens_total"), 0)  # fmt: skip
+
+    def at_close(self, call: Callable[[], None]) -> None:
+        """Call this once when the engine closes and computes no more."""
+        self._at_close = call
 
     def start(self) -> None:
         """Compute in a thread of the engine's own from now on."""
@@ -211,6 +216,8 @@ class Engine:
             self.step()
         elif self._thread is not threading.current_thread():
             self._thread.join()
+        at_close, self._at_close = self._at_close, lambda: None
+        at_close()
         self._parts.program.close()
 
     # -- in the engine's thread ----------------------------------------------------------------------------------------

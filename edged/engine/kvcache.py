@@ -119,6 +119,20 @@ class Pool:
         self._clear(slot, self._owned[slot][::-1])
         self._owned[slot] = range(0)
 
+    def bytes_of(self, block: int) -> np.ndarray:
+        """The block's memory: u8 (stride,)."""
+        return self._memory[block * self.stride : (block + 1) * self.stride]
+
+    def fill(self, data: np.ndarray) -> int:
+        """A block that was unused with this content."""
+        block = self._free.pop()
+        self.bytes_of(block)[:] = data
+        return block
+
+    def keep(self, block: int, node: Node) -> None:
+        """The block, which no slot uses, is in the tree from now on."""
+        self._nodes[block] = self.kept[block] = node
+
     def _clear(self, slot: int, columns: range) -> None:
         for column in columns:
             self._let_go(int(self.table[slot, column]))
@@ -139,7 +153,7 @@ class Pool:
             self._give_back(block)
 
     def _give_back(self, block: int) -> None:
-        memory.discard(self._memory[block * self.stride : (block + 1) * self.stride])
+        memory.discard(self.bytes_of(block))
         self._free.append(block)
 
 
@@ -256,6 +270,32 @@ class KVCache:
         for pool in (*self._full, *self._windowed):
             self._trim(pool)
         self._free_slots.append(slot)
+
+    def kept_tiles(self) -> list[Node]:
+        """The `tile` nodes that nobody uses and that are whole, they and all above; parents first."""
+        found = {self._root: None}  # a dict, for its order
+        for node in reversed(self._full[0].kept.values() if self._full else ()):
+            if node.tile and node.parent in found and NO_BLOCK not in node.blocks:
+                found[node] = None
+        return list(found)[1:]
+
+    def keep(self, parents: Sequence[int], tokens: Sequence[Sequence[int]], data: np.ndarray) -> None:
+        """Fill an empty cache with kept `tile` nodes, parents (-1: none) first, as many as are allowed.
+
+        data: u8 (nodes, bytes of a block of each group).
+        """
+        nodes: list[Node] = []
+        for parent, words, row in zip(parents[: self._most_kept], tokens, data, strict=False):
+            tail = nodes[parent] if parent >= 0 else self._root
+            node = Node(tail, (tuple(words), True), [])
+            start = 0
+            for pool in self.pools:
+                node.blocks.append(pool.fill(row[start : start + pool.stride]))
+                start += pool.stride
+            nodes.append(node)
+        for node in reversed(nodes):  # the end of a prefix goes first
+            for pool, block in zip(self.pools, node.blocks, strict=True):
+                pool.keep(block, node)
 
     def _enter(self, slot: int, tail: Node, key: tuple[tuple[int, ...], bool]) -> Node | None:
         """The node of the slot's block after `tail`; None if another sequence's block, with other bits, has the place.

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
+
 import numpy as np
 
 from edged import models
@@ -59,9 +62,20 @@ def open_engine(config: EngineConfig, model: Model, post: Post | None, thread: b
         owned=(plan, cache),
     )  # fmt: skip
     engine = Engine(parts, config.queue, post)
+    if config.prompt_cache:
+        engine.at_close(_keep_on_disk(config.prompt_cache, model, library.path, cache))
     if thread:
         engine.start()
     return engine
+
+
+def _keep_on_disk(path: str, model: Model, kernels: str, cache: KVCache) -> Callable[[], None]:
+    """Read the prompt cache; what writes it."""
+    from edged.engine import promptfile  # only where it is wanted
+
+    mark = promptfile.fingerprint(model, kernels, cache)
+    promptfile.read(Path(path), mark, cache)
+    return lambda: promptfile.write(Path(path), mark, cache)
 
 
 def _factors(model: Model, name: str | None) -> np.ndarray | None:
