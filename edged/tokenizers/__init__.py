@@ -14,11 +14,12 @@ from edged.tokenizers.base import Tokenizer
 from edged.tokenizers.bpe import Bpe
 from edged.tokenizers.spm import Spm
 from edged.tokenizers.stream import TextStream
+from edged.tokenizers.wpm import Wpm
 
 __all__ = ["TOKENIZERS", "TextStream", "Tokenizer", "open"]
 
 # tokenizer.ggml.model -> tokenizer
-TOKENIZERS: dict[str, Callable[[Mapping[str, Any]], Tokenizer]] = {"gpt2": Bpe, "llama": Spm}
+TOKENIZERS: dict[str, Callable[[Mapping[str, Any]], Tokenizer]] = {"gpt2": Bpe, "llama": Spm, "bert": Wpm}
 
 
 def open(meta: Mapping[str, Any]) -> Tokenizer:

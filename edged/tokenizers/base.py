@@ -141,13 +141,17 @@ class Tokenizer(ABC):
         for symbol in symbols:
             id = find(symbol)
             ids += [id] if id >= 0 else self._fallback(symbol)
+        return self._known(ids)
+
+    def _known(self, ids: list[int]) -> list[int]:
+        """`ids` with -1 replaced by the unknown token, or left out if there is none."""
         if -1 in ids:
             unknown = [] if self.vocab.unk_id is None else [self.vocab.unk_id]
             ids = [known for id in ids for known in ([id] if id >= 0 else unknown)]
         return ids
 
     @cached_property
-    def _plain_ids(self) -> Memo[int]:
+    def _plain_ids(self) -> Memo[bytes, int]:
         """Ids that plain text may become, -1 for other pieces: merges must not end in a control token either."""
 
         def find(piece: bytes) -> int:
@@ -160,9 +164,9 @@ class Tokenizer(ABC):
     def _merge_word(self, word: str) -> list[int]:
         """Ids of one word, by merging."""
 
-    @abstractmethod
     def _fallback(self, symbol: bytes) -> list[int]:
         """Ids of the bytes of a symbol that is no piece; -1 where there is none."""
+        return [-1]
 
 
 def as_text(text: str | bytes) -> str:

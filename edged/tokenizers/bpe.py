@@ -46,7 +46,7 @@ class Bpe(Tokenizer):
         super().__init__(Vocabulary(meta, default_ids={}, add_bos=self._pretokenizer.add_bos))
 
     @cached_property
-    def _ranks(self) -> Memo[float | None]:
+    def _ranks(self) -> Memo[bytes, float | None]:
         """By "left right"."""
         find = StringIndex(self._rules).find
 

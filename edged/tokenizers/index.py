@@ -12,6 +12,7 @@ from typing import Protocol, TypeVar
 
 import numpy as np
 
+K = TypeVar("K")
 T = TypeVar("T")
 
 _MULTIPLIER = 0x9E3779B97F4A7C15  # 2**64 / golden ratio (Knuth, TAOCP 3, 6.4: multiplicative hashing)
@@ -87,18 +88,18 @@ class StringIndex:
         return -1
 
 
-class Memo(dict[bytes, T]):
-    """A function of a byte string with its latest answers: the same pieces are asked for again and again."""
+class Memo(dict[K, T]):
+    """A function with its latest answers: the same pieces and characters are asked for again and again."""
 
-    def __init__(self, function: Callable[[bytes], T]) -> None:
+    def __init__(self, function: Callable[[K], T]) -> None:
         super().__init__()
         self._function = function
 
-    def __missing__(self, piece: bytes) -> T:
-        value = self._function(piece)
+    def __missing__(self, key: K) -> T:
+        value = self._function(key)
         if len(self) >= _REMEMBERED:
             self.clear()
-        self[piece] = value
+        self[key] = value
         return value
 
 

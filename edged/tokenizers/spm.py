@@ -46,7 +46,7 @@ class Spm(Tokenizer):
         return self._ids(merge(symbols, b"", self._costs))
 
     @cached_property
-    def _costs(self) -> Memo[float | None]:
+    def _costs(self) -> Memo[bytes, float | None]:
         """By joined piece."""
         score = self.vocab.scores.item
 

@@ -26,7 +26,7 @@ texts = st.text() | st.text("ab e\u0301\n<|im_end>▁'12\u4e2d", max_size=40)
 
 
 def test_every_model_has_a_small_vocabulary_here() -> None:
-    assert {"gpt2", "llama"} == set(TOKENIZERS)
+    assert {"gpt2", "llama", "bert"} == set(TOKENIZERS)  # bert: test_wpm.py
 
 
 # Text to ids and back
