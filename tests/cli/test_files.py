@@ -11,6 +11,7 @@ import pytest
 from edged.cli import main
 from edged.gguf import Writer
 from edged.store.catalogue import CATALOGUE
+from tests.convert.test_convert import checkpoint
 
 
 @pytest.fixture
@@ -58,6 +59,18 @@ def test_pull_says_what_is_there_already_and_under_which_licence(models: Path, s
     assert "already there, SHA-256 right" in captured.err
     assert main.run(["pull", "smollm2-135m-instruct", "-q"]) == 0
     assert capsys.readouterr().err == ""
+
+
+def test_convert_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, data in checkpoint().items():
+        (tmp_path / "model" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "model" / name).write_bytes(data)
+    target = str(tmp_path / "out.gguf")
+    assert main.run(["convert", str(tmp_path / "model"), target, "--type", "f16"]) == 0
+    assert main.run(["tokenize", "--model", target, "ab"]) == 0
+    assert capsys.readouterr().out == "       5  ' a'\n       6  'b'\n"
+    assert main.run(["convert", str(tmp_path), target]) == 1
+    assert "config.json: no such file" in capsys.readouterr().err
 
 
 def test_models_as_json(models: Path, capsys: pytest.CaptureFixture[str]) -> None:

