@@ -11,6 +11,7 @@ from edged.store.pull import pull
 from tests.bench import agreement, concurrency, memory, speed, startup
 from tests.bench.report import Report
 
+MODELS = [entry for entry in CATALOGUE if entry.name in speed.TARGETS]
 BENCHES = {"speed": speed, "startup": startup, "memory": memory, "concurrency": concurrency,
            "agreement": agreement}  # fmt: skip
 
@@ -18,7 +19,7 @@ BENCHES = {"speed": speed, "startup": startup, "memory": memory, "concurrency": 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.bench", description=__doc__)
     parser.add_argument("bench", nargs="*", default=list(BENCHES), help=f"default: {' '.join(BENCHES)}")
-    parser.add_argument("--model", action="append", choices=[e.name for e in CATALOGUE], help="default: all")
+    parser.add_argument("--model", action="append", choices=[e.name for e in MODELS], help="default: all")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=5, help="measured runs of which the median counts")
     parser.add_argument("--jsonl", type=Path, help="append one JSON object per result to this file")
@@ -26,7 +27,7 @@ def main() -> None:
     if unknown := set(args.bench) - set(BENCHES):
         parser.error(f"no benchmark {', '.join(unknown)}")
     report = Report(args.jsonl)
-    for entry in CATALOGUE:
+    for entry in MODELS:
         if args.model and entry.name not in args.model:
             continue
         given = Path(os.environ.get("EDGED_TEST_MODELS", ""), entry.file)
