@@ -59,14 +59,12 @@ class Library:
             )
         text = ctypes.string_at(ctypes.addressof(signatures)).decode("ascii")
         self._signatures = dict(line.split(" ") for line in text.split("\n"))
-        missing = [t.name for t in TYPES if f"matvec_{t.name}" not in self._signatures]
-        if missing:
-            raise BadKernels(
-                f"kernel library {path} has no kernels for {', '.join(missing)}: it was built from other sources",
-                hint=f"install edged anew, or build the library: {BUILD} --force",
-            )
         self.level, self.path = level, path
         self.lanes = level.lanes
+
+    def has(self, name: str) -> bool:
+        """Whether the library has a kernel of this name."""
+        return name in self._signatures
 
     def __getattr__(self, name: str) -> Any:
         signature = self.__dict__.get("_signatures", {}).get(name)
@@ -130,7 +128,14 @@ def cpu_features() -> frozenset[str]:
 
 
 def trial(library: Library) -> str:
-    """Run the self-test in a child process; returns what went wrong, '' if nothing."""
+    """Run the self-test in a child process; returns what went wrong, '' if nothing. Raises BadKernels if kernels are
+    missing."""
+    missing = [t.name for t in TYPES if not library.has(f"matvec_{t.name}")]
+    if missing:
+        raise BadKernels(
+            f"kernel library {library.path} has no kernels for {', '.join(missing)}: it was built from other sources",
+            hint=f"install edged anew, or build the library: {BUILD} --force",
+        )
     with warnings.catch_warnings():
         # the child only calls loaded code and exits: locks that other threads held do not matter
         warnings.simplefilter("ignore", DeprecationWarning)
