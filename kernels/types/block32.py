@@ -95,7 +95,10 @@ def dot(w, stride, r0, r1, k, x, xstride, y, ldy, add):
             for n in static(ROWS):
                 f[m, n] = zero(f32xA)
                 c[m, n] = zero(f32x4)
+        ahead = p[0] + PREFETCH  # one stream for the rows of a pair, which lie one after the other
         for i in range(k // 32):
+            prefetch(ahead)
+            ahead = ahead + PAIR * SIZE
             for m in static(PAIR):
                 if SIGNED:
                     d = scale(p[m])
@@ -108,7 +111,6 @@ def dot(w, stride, r0, r1, k, x, xstride, y, ldy, add):
                     f[m, n] = fma(cvt_f32(s), splat(f32xA, d * load(f32, xd + (n * xstride + i * 4))), f[m, n])
                     if SIGNED == 0:
                         c[m, n] = fma(scales, splat(f32x4, load(f32, xs + (n * xstride + i * 4))), c[m, n])
-                prefetch(p[m] + PREFETCH)
                 p[m] = p[m] + SIZE
         for m in static(PAIR):
             for n in static(ROWS):
