@@ -95,10 +95,8 @@ def dot(w, stride, r0, r1, k, x, xstride, y, ldy, add):
             for n in static(ROWS):
                 f[m, n] = zero(f32xA)
                 c[m, n] = zero(f32x4)
-        ahead = p[0] + PREFETCH  # one stream for the rows of a pair, which lie one after the other
         for i in range(k // 32):
-            prefetch(ahead)
-            ahead = ahead + PAIR * SIZE
+            prefetch(p[0] + (PREFETCH + i * SIZE))  # one stream for the rows of a pair, which lie one after the other
             for m in static(PAIR):
                 if SIGNED:
                     d = scale(p[m])
