@@ -108,7 +108,6 @@ class Job(Sequence):
         self.tops: list[TopLogprobs] = []
         self.cancelled = False
         self.drafter = Drafter() if request.speculate else None
-        self.interruptible = False  # its prompt is in the step that is being computed
         self.submitted = perf_counter()
         self.started = 0.0
         self.first_token = 0.0
@@ -116,8 +115,7 @@ class Job(Sequence):
 
     def cancel(self) -> None:
         self.cancelled = True
-        if self.interruptible:
-            self._interrupt()
+        self._interrupt()
 
     @property
     def n_generated(self) -> int:
@@ -151,6 +149,8 @@ class Engine:
         self._arrived: list[Job] = []
         self._jobs: dict[int, Job] = {}
         self._closed = False
+        self._events: list[tuple[Sink, Event]] = []  # of the step in progress
+        self._computing: tuple[Job, ...] = ()  # the requests in the step in progress
         self._n_requests = 0
         self._thread: threading.Thread | None = None
         self._at_close: Callable[[], None] = lambda: None
@@ -184,7 +184,7 @@ class Engine:
             if len(self._jobs) >= self._most:
                 raise Busy(f"{len(self._jobs)} requests are running or waiting, as many as are allowed",
                            hint="try again later, or raise engine.queue")
-            job = Job(self._n_requests, request, sink, limit, self._parts.program.stop)
+            job = Job(self._n_requests, request, sink, limit, self._interrupt)
             self._n_requests += 1
             self._jobs[job.number] = job
             self._arrived.append(job)
@@ -224,24 +224,32 @@ class Engine:
 
     def step(self) -> bool:
         """Compute one step; False if there was nothing to do. To be called only if the engine has no thread."""
-        events: list[tuple[Sink, Event]] = []
-        self._take_in(events)
-        parts = self._parts
-        step = parts.scheduler.next_step(parts.pace.rows)
-        if step.decode or step.prompt:
-            began = perf_counter()
-            for job, _ in step.prompt:
-                job.started = job.started or began
-                job.interruptible = True
-            parts.batch.fill([rows for _, rows in step.decode], [rows for _, rows in step.prompt])
-            completed = parts.program.step(parts.batch.state)
-            for job, _ in step.prompt:
-                job.interruptible = False
-            if completed:
-                self._finish_step(step, perf_counter() - began, events)
-        if events:
-            self._post(events)
-        return bool(step.decode or step.prompt or events)
+        try:
+            self._take_in(self._events)
+            parts = self._parts
+            step = parts.scheduler.next_step(parts.pace.rows)
+            if step.decode or step.prompt:
+                began = perf_counter()
+                for job, _ in step.prompt:
+                    job.started = job.started or began
+                parts.batch.fill([rows for _, rows in step.decode], [rows for _, rows in step.prompt])
+                self._computing = tuple(job for job, _ in (*step.decode, *step.prompt))
+                completed = parts.program.step(parts.batch.state)
+                self._computing = ()
+                if completed:
+                    self._finish_step(step, perf_counter() - began, self._events)
+            worked = bool(step.decode or step.prompt or self._events)
+        finally:  # what a failing step has ended is told all the same
+            events, self._events = self._events, []
+            if events:
+                self._post(events)
+        return worked
+
+    def _interrupt(self) -> None:
+        """End the step in progress if nobody wants it any more. One client that goes away stops no other."""
+        computing = self._computing
+        if computing and all(job.cancelled for job in computing):
+            self._parts.program.stop()
 
     def _work(self) -> None:
         while True:
@@ -264,7 +272,13 @@ class Engine:
         logging.getLogger(__name__).exception("a step failed")
         failed = Failed(EdgedError(f"a step of the engine failed: {error!r}"))
         events: list[tuple[Sink, Event]] = []
-        for job in list(self._jobs.values()):
+        self._computing = ()
+        with self._changed:
+            arrived, self._arrived = self._arrived, []
+            jobs = list(self._jobs.values())
+        for job in arrived:  # the scheduler lets go only what it knows
+            self._parts.scheduler.add(job)
+        for job in jobs:
             self._counts["failed_total"] += 1
             self._leave(job)
             events.append((job.sink, failed))

@@ -308,9 +308,12 @@ class KVCache:
         elif not node.tile:
             return None
         for i, pool in enumerate(self.pools):
+            own = int(pool.table[slot, tail.depth])
+            if own == NO_BLOCK:  # a short window has passed it already
+                continue
             if node.blocks[i] == NO_BLOCK:
-                node.blocks[i] = int(pool.table[slot, tail.depth])
-                pool.enter(node.blocks[i], node)
+                node.blocks[i] = own
+                pool.enter(own, node)
             else:
                 pool.swap(slot, tail.depth, node.blocks[i])
         return node

@@ -41,7 +41,8 @@ def fingerprint(model: Model, library: str, cache: KVCache) -> bytes:
     digest = hashlib.sha256(Path(library).read_bytes())
     digest.update(repr([(pool.group, pool.stride, KV_BLOCK) for pool in cache.pools]).encode())
     for part, file in enumerate(model.parts):
-        first = min(tensor.offset for tensor in model.tensors.values() if tensor.part == part)
+        # a part may hold no tensors
+        first = min((t.offset for t in model.tensors.values() if t.part == part), default=file.size)
         digest.update(f"{file.size}".encode())
         digest.update(file.data[:first].data)
         for at in range(first, file.size, max(SAMPLE, (file.size - first) // SAMPLES)):

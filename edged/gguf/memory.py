@@ -73,8 +73,11 @@ class FileMap:
     def check_unchanged(self) -> None:
         """Raise ModelChanged if the mapped file was written or truncated in place. Takes about a microsecond.
 
-        A file put in its place by rename is no change: the map keeps the old one (see `replaced`).
+        A file put in its place by rename is no change: the map keeps the old one (see `replaced`). A closed file has
+        nothing to check.
         """
+        if self._fd < 0:
+            return
         now = _mark(os.fstat(self._fd))
         if now != self._mark:
             raise ModelChanged(

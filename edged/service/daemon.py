@@ -239,15 +239,16 @@ class Daemon:
 
 
 class Progress:
-    """Whether the engine moves: it has nothing to do, or its counters differ from those of the last look."""
+    """Whether the engine moves: it has nothing to do, or has computed since the last look."""
 
     def __init__(self) -> None:
-        self._last: dict[str, float] | None = None
+        self._last: tuple[float, float] | None = None
 
     def seen(self, stats: dict[str, float]) -> bool:
         """`stats` of the engine now; false if there is work and nothing has changed."""
-        last, self._last = self._last, dict(stats)
-        return not stats.get("running") or stats != last
+        now = stats.get("progress", 0), stats.get("steps_total", 0)  # what a new request does not move
+        last, self._last = self._last, now
+        return not (stats.get("running") or stats.get("waiting")) or now != last
 
 
 def _allow_files(wanted: int) -> None:

@@ -47,10 +47,14 @@ class Listener:
 
     def close(self) -> None:
         """Stop listening and remove the socket's file, unless another has taken its place. Idempotent."""
-        if self.identity is not None:
-            with _lock(Path(self.path).parent):
-                self.remove()
-        self.socket.close()
+        try:
+            if self.identity is not None:
+                with _lock(Path(self.path).parent):
+                    self.remove()
+        except OSError:
+            pass  # its folder is gone, and the file with it
+        finally:
+            self.socket.close()
 
     def remove(self) -> None:
         """Only remove the file, without waiting for the lock: for a process that ends at once."""

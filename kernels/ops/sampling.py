@@ -2,7 +2,7 @@
 
     sample(logits, n, SAMPLING record) -> token id, SAMPLE_NOT_FINITE or SAMPLE_NO_TOKEN; leaves the logits as found
     logprobs(logits, n, id, top, ids, values) -> log-probability of `id`; writes the `top` (<= n) best ids, best first,
-        and their log-probabilities
+        and their log-probabilities; NaN if a logit is NaN or inf, or all are -inf
 
 Tokens rank by logit, equal ones by id. Each filter keeps a prefix of that ranking, so all of them together do. The
 prefix is popped from a heap of candidates: the top k or, without top-k, all that min-p lets pass; the vocabulary is
@@ -369,12 +369,20 @@ def choose_token(logits, n, params):
     return draw_filtered(logits, n, params, load(ptr, params + SCRATCH), m, temperature, draw)
 
 
-@export("ptr, i64, ptr -> i64")
-def sample(logits, n, params):
-    if magnitude_of(logits, n) >= i32(0x7F800000):  # inf or NaN somewhere: only -inf is allowed
+@helper
+def not_finite(logits, n):
+    """Whether a logit is inf or NaN; only -inf is allowed."""
+    if magnitude_of(logits, n) >= i32(0x7F800000):
         for i in range(n):
             if not (logit(logits, i) < f32(np.inf)):
-                return SAMPLE_NOT_FINITE
+                return True
+    return False
+
+
+@export("ptr, i64, ptr -> i64")
+def sample(logits, n, params):
+    if not_finite(logits, n):
+        return SAMPLE_NOT_FINITE
     saved = load(ptr, params + SCRATCH) + n * 4
     adjust(logits, params, saved)
     token = choose_token(logits, n, params)
@@ -384,7 +392,10 @@ def sample(logits, n, params):
 
 @export("ptr, i64, i64, i64, ptr, ptr -> f32")
 def logprobs(logits, n, token, top, ids, values):
-    m = logit(logits, best_of(logits, n))
+    best = best_of(logits, n)
+    if best < 0 or not_finite(logits, n):  # all -inf, or a fault of the model
+        return f32(np.nan)
+    m = logit(logits, best)
     shift = m + log_of(f32(total_weight(logits, n, m, f32(1.0))))
     if top > 0:
         top_of(logits, n, ids, top)
