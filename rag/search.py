@@ -69,7 +69,8 @@ def search(store: Store, embed: Embed | None, query: str, k: int = 5, only: Filt
 def _runs(found: list[Stored]) -> list[list[Stored]]:
     """Chunks in order of rank -> runs of neighbours, each in the order of the document, by the rank of their best."""
     by_id = {stored.id: stored for stored in found}
-    runs, taken = [], set()
+    runs: list[list[Stored]] = []
+    taken: set[int] = set()
     for stored in found:
         if stored.id in taken:
             continue

@@ -16,6 +16,7 @@ import numpy as np
 
 Scan = Callable[[np.ndarray, np.ndarray], np.ndarray]  # rows u8 (n, bytes), query f32 (k,) -> scores f32 (n,)
 
+_GROUP = 64
 BLOCK = np.dtype([("d", "<f2"), ("q", "i1", 32)])
 
 
@@ -65,5 +66,7 @@ def candidates(scores: np.ndarray, k: int, bound: float) -> np.ndarray:
     """Indices of all scores f32 (n,) that may belong to the k best true ones."""
     if len(scores) <= k:
         return np.arange(len(scores))
-    kth = np.partition(scores, len(scores) - k)[len(scores) - k]
+    # the k-th best of the best of each group is a lower bound of the k-th best, at a fraction of its cost
+    best = np.maximum.reduceat(scores, np.arange(0, len(scores), _GROUP)) if len(scores) > k * _GROUP else scores
+    kth = np.partition(best, len(best) - k)[len(best) - k]
     return np.flatnonzero(scores >= kth - 2 * bound)
