@@ -182,10 +182,11 @@ class Store:
             raise BadStore(f"the store was filled by embedding model {known[0]} ({known[1]} values), not {fingerprint}"
                            f" ({dim})", hint="use that model, or ingest the manuals into a new store")
 
-    def holds(self, path: str, digest: str) -> bool:
-        """Whether this path was ingested with this content."""
-        sql = "SELECT 1 FROM documents JOIN contents ON contents.id = content WHERE path = ? AND sha256 = ?"
-        return self._db.execute(sql, [path, digest]).fetchone() is not None
+    def holds(self, path: str, digest: str, product: str = "", version: str = "") -> bool:
+        """Whether this path was ingested with this content and description."""
+        sql = ("SELECT 1 FROM documents JOIN contents ON contents.id = content "
+               "WHERE (path, sha256, product, version) = (?, ?, ?, ?)")
+        return self._db.execute(sql, [path, digest, product, version]).fetchone() is not None
 
     def refer(self, path: str, digest: str, product: str = "", version: str = "") -> bool:
         """Give a content that is there already (another) path; False if it is not there."""

@@ -55,10 +55,13 @@ def scan(rows: np.ndarray, query: np.ndarray) -> np.ndarray:
 def margin(query: np.ndarray, error: float) -> float:
     """Bound of |approximate - true score| for a unit query f32 (k,) that is quantised in blocks of 32 to 8 bits.
 
-    `error`: largest |x - x'| of the scanned codes. The last term covers rounding in float32.
+    `error`: largest |x - x'| of the scanned codes. The last term covers rounding in float32; a value half-way between
+    two steps is as far from either.
     """
-    peaks = np.abs(query.reshape(-1, 32)).max(1).astype(np.float64)
-    of_query = float(np.sqrt((32 * (peaks / 254) ** 2).sum()))
+    blocks = query.reshape(-1, 32).astype(np.float64)
+    step = np.abs(blocks).max(1, keepdims=True) / 127
+    steps = np.divide(blocks, step, out=np.zeros_like(blocks), where=step > 0)
+    of_query = float(np.linalg.norm((steps - np.rint(steps)) * step))
     return error + of_query * (1 + error) + 1e-5
 
 
