@@ -110,3 +110,9 @@ class LimitTooLow(EdgedError):
     """An operating-system limit (locked memory, address space, open files) is too low. Carries needed and allowed."""
 
     code = "limit_too_low"
+
+
+class BadStore(EdgedError):
+    """The store of manuals is damaged, of another version, or was filled by another embedding model."""
+
+    code = "bad_store"

@@ -11,7 +11,7 @@ from typing import Literal
 
 import numpy as np
 
-ABI = 1  # raised with every change of OP, STATE, an activation layout or a kernel signature
+ABI = 2  # raised with every change of OP, STATE, an activation layout or a kernel signature
 
 # -- CPU levels --------------------------------------------------------------------------------------------------------
 
@@ -223,7 +223,8 @@ class Op:
 
 
 OPS: tuple[Op, ...] = (
-    Op("embed", 1, "type; n width; stride row bytes; a weights; d out f32[rows][n]; f0 scale"),
+    Op("embed", 1, "type; n width; stride row bytes; a weights; d out f32[rows][n]; f0 scale; "
+                   "b f32[positions][n] or 0: that of the row's position is added; c f32[n] or 0: added"),
     Op("rmsnorm", 2, "n width; a x f32; b weight f32[n] or 0; d out f32 (ADD: out += norm); f0 eps"),
     Op("layernorm", 3, "n width; a x f32; b weight f32[n]; c bias f32[n] or 0; d out f32; f0 eps"),
     Op("quantise", 4, "n width; type = act kind; a x f32; d activation buffer"),
@@ -239,8 +240,8 @@ OPS: tuple[Op, ...] = (
     Op("attention", 9, "a q f32[rows][i0 * i2]; c block table i32[seqs][n]; d out f32[rows][i0 * i2]; e cache base of "
                        "this layer; b partials scratch; k byte offset of V from K; stride block bytes; n block table "
                        "row length; i0 heads; i1 kv heads; i2 head dim; i3 window (0 = none); f0 scale; f1 softcap "
-                       "(0 = none)"),
-    Op("gate", 10, "d out f32[rows][n] = act(a) * b; n width; i0 0 = silu, 1 = gelu (tanh); "
+                       "(0 = none); type 1: a prompt row sees all rows of its sequence, which begins in this step"),
+    Op("gate", 10, "d out f32[rows][n] = act(a) * b; n width; i0 0 = silu, 1 = gelu (tanh), 2 = gelu (erf); "
                    "b 0: no product"),
     Op("add", 11, "d out f32[rows][n] += a; n width"),
     Op("softcap", 12, "d x f32[rows][n] = f0 * tanh(x / f0); n width"),

@@ -6,6 +6,7 @@ dense attention and an explicit mask. Keys and values are rounded to f16, as the
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +80,32 @@ def gemma3(meta: dict[str, Any], w: dict[str, np.ndarray], tokens: np.ndarray) -
     return cap * np.tanh(logits / cap) if cap else logits
 
 
+def embedding(path: Path, tokens: list[int], pooling: str) -> np.ndarray:
+    """The vector of length 1, f64 (n_embd,), that an encoder (bert) makes of a text."""
+    meta, w = read(path)
+    eps, n_heads, n_pos = meta["attention.layer_norm_epsilon"], meta["attention.head_count"], len(tokens)
+
+    def norm(x: np.ndarray, name: str) -> np.ndarray:
+        x = x - x.mean(-1, keepdims=True)
+        return x / np.sqrt((x**2).mean(-1, keepdims=True) + eps) * w[f"{name}.weight"] + w[f"{name}.bias"]
+
+    def mul(x: np.ndarray, name: str) -> np.ndarray:
+        return x @ w[f"{name}.weight"].T + w[f"{name}.bias"]
+
+    x = w["token_embd.weight"][tokens] + w["position_embd.weight"][:n_pos] + w["token_types.weight"][0]
+    x = norm(x, "token_embd_norm")
+    for i in range(meta["block_count"]):
+        layer = f"blk.{i}"
+        q, k, v = (mul(x, f"{layer}.attn_{name}").reshape(n_pos, n_heads, -1) for name in "qkv")
+        seen = attention(q, k, v, q.shape[-1] ** -0.5, causal=False)
+        x = norm(x + mul(seen, f"{layer}.attn_output"), f"{layer}.attn_output_norm")
+        up = mul(x, f"{layer}.ffn_up")
+        gelu = up * np.vectorize(lambda z: math.erfc(-z / math.sqrt(2)) / 2)(up)
+        x = norm(x + mul(gelu, f"{layer}.ffn_down"), f"{layer}.layer_output_norm")
+    pooled = {"mean": x.mean(0), "cls": x[0], "last": x[-1]}[pooling]
+    return pooled / np.linalg.norm(pooled)
+
+
 def rms(x: np.ndarray, weight: np.ndarray, eps: float) -> np.ndarray:
     """x / sqrt(mean(x**2) + eps) * weight"""
     return x / np.sqrt(np.mean(x**2, axis=-1, keepdims=True) + eps) * weight
@@ -103,13 +130,14 @@ def rotate_halves(x: np.ndarray, angles: np.ndarray) -> np.ndarray:
     return np.concatenate([z.real, z.imag], -1)
 
 
-def attention(q: np.ndarray, k: np.ndarray, v: np.ndarray, scale: float, window: int = 0) -> np.ndarray:
+def attention(q: np.ndarray, k: np.ndarray, v: np.ndarray, scale: float, window: int = 0,
+              causal: bool = True) -> np.ndarray:
     """q: (position, head, dim), k and v with fewer heads -> (position, heads * dim). window 0: none."""
     k, v = (rows.astype(np.float16).astype(np.float64) for rows in (k, v))
     k, v = (np.repeat(rows, q.shape[1] // rows.shape[1], axis=1) for rows in (k, v))
     scores = np.einsum("phd,shd->hps", q, k) * scale
     distance = np.arange(len(q))[:, None] - np.arange(len(q))
-    hidden = (distance < 0) | ((distance >= window) if window else False)
+    hidden = (causal & (distance < 0)) | ((distance >= window) if window else False)
     scores = np.where(hidden, -np.inf, scores)
     weights = np.exp(scores - scores.max(-1, keepdims=True))
     weights /= weights.sum(-1, keepdims=True)

@@ -17,8 +17,10 @@ N_VOCAB = 160
 SIZES: dict[str, dict[str, Any]] = {
     "llama": {"n_layers": 3, "n_embd": 64, "n_ff": 96, "n_heads": 4, "n_heads_kv": 2, "head_dim": 16},
     "gemma3": {"n_layers": 12, "n_embd": 64, "n_ff": 96, "n_heads": 4, "n_heads_kv": 2, "head_dim": 32},
+    "bert": {"n_layers": 3, "n_embd": 64, "n_ff": 96, "n_heads": 4, "n_heads_kv": 4, "head_dim": 16},
 }
 WINDOW = 8
+F32 = ("position_embd.weight", "token_types.weight")  # matrices that are never quantised
 
 Change = Callable[[dict[str, Any], dict[str, Any]], None]
 
@@ -32,7 +34,8 @@ def write(path: Path, arch: str = "llama", kind: str = "f32", *, seed: int = 0, 
     """
     size = {**SIZES[arch], **sizes}
     values = metadata(arch, size, n_ctx)
-    tensors = weights(arch, size, np.random.default_rng(seed), tied)
+    random = np.random.default_rng(seed)
+    tensors = bert_weights(size, random, n_ctx) if arch == "bert" else weights(arch, size, random, tied)
     values.update(meta or {})
     if change:
         change(values, tensors)
@@ -44,7 +47,8 @@ def write(path: Path, arch: str = "llama", kind: str = "f32", *, seed: int = 0, 
         if array.ndim == 1:
             writer.add_tensor(name, array)
         else:
-            writer.add_tensor(name, encode(kind, array), kind, array.shape[::-1])
+            stored = "f32" if name in F32 else kind
+            writer.add_tensor(name, encode(stored, array), stored, array.shape[::-1])
     writer.write(path)
     return path
 
@@ -67,6 +71,8 @@ def metadata(arch: str, size: dict[str, Any], n_ctx: int) -> dict[str, Any]:
     }
     if arch == "gemma3":
         values["attention.sliding_window"] = WINDOW
+    if arch == "bert":
+        values["attention.layer_norm_epsilon"] = 1e-5
     keyed = {key if key.startswith("general.") else f"{arch}.{key}": value for key, value in values.items()}
     return {**keyed, "tokenizer.ggml.tokens": [f"t{i}" for i in range(N_VOCAB)]}
 
@@ -95,6 +101,25 @@ def weights(arch: str, size: dict[str, Any], random: np.random.Generator, tied: 
             layer |= {"attn_q_norm": norm(dim), "attn_k_norm": norm(dim), "post_attention_norm": norm(n_embd),
                       "post_ffw_norm": norm(n_embd)}  # fmt: skip
         tensors |= {f"blk.{i}.{name}.weight": array for name, array in layer.items()}
+    return tensors
+
+
+def bert_weights(size: dict[str, Any], random: np.random.Generator, n_ctx: int) -> dict[str, np.ndarray]:
+    """The same for an encoder, whose norms and matrices all have biases."""
+    n_embd, n_ff = size["n_embd"], size["n_ff"]
+    tensors = {f"{name}.weight": random.standard_normal((rows, n_embd)).astype(np.float32)
+               for name, rows in (("token_embd", N_VOCAB), ("position_embd", n_ctx), ("token_types", 2))}  # fmt: skip
+    shapes = {f"attn_{name}": (n_embd, n_embd) for name in ("q", "k", "v", "output")}
+    shapes |= {"ffn_up": (n_ff, n_embd), "ffn_down": (n_embd, n_ff)}
+    norms = ["token_embd_norm"]
+    for i in range(size["n_layers"]):
+        norms += [f"blk.{i}.attn_output_norm", f"blk.{i}.layer_output_norm"]
+        for name, (rows, k) in shapes.items():
+            tensors[f"blk.{i}.{name}.weight"] = (random.standard_normal((rows, k)) * 2 / np.sqrt(k)).astype(np.float32)
+            tensors[f"blk.{i}.{name}.bias"] = random.standard_normal(rows).astype(np.float32) / 4
+    for name in norms:
+        tensors[f"{name}.weight"] = random.uniform(0.5, 1.5, n_embd).astype(np.float32)
+        tensors[f"{name}.bias"] = random.standard_normal(n_embd).astype(np.float32) / 4
     return tensors
 
 

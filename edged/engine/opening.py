@@ -30,6 +30,8 @@ SPARE_DECODE = 8  # decode rows beyond one per sequence, for those that catch up
 def open_engine(config: EngineConfig, model: Model, post: Post | None, thread: bool) -> Engine:
     """See `edged.engine.open`."""
     graph = models.graph(model.meta, model.tensors)
+    if graph.pooling is not None:
+        raise BadModel(f"{model.name} makes embeddings, no text", hint="use edged embed, or take another model")
     n_ctx = config.context or min(graph.n_ctx_train, DEFAULT_CONTEXT)
     _warn(graph, n_ctx)
     n_tokens = config.kv_tokens or 2 * n_ctx

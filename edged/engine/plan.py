@@ -16,7 +16,7 @@ Activations. What several matmuls read in the same form is quantised once.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 import numpy as np
 
@@ -40,12 +40,14 @@ from edged.kernels.table import (
     partials_bytes,
 )  # fmt: skip
 from edged.models.blocks import (
+    Act,
     Attend,
     Embed,
     Gate,
     Gather,
     Graph,
     HeadNorm,
+    LayerNorm,
     Linear,
     Norm,
     Rotate,
@@ -70,7 +72,8 @@ class Sizes(NamedTuple):
 class Plan(NamedTuple):
     """An op table and the memory it works in.
 
-    ops: OP records. logits: f32 (max_decode, row length), the first n_vocab columns valid. rope_tables: per rope of the
+    ops: OP records. logits: f32 (max_decode, row length), the first n_vocab columns valid; of an encoder its hidden
+    states, f32 (max_decode + max_prompt, row length). rope_tables: per rope of the
     graph f32 (max_decode + max_prompt, dim/2, 2), to be filled with (cos, sin) before each step. arena keeps the
     memory alive.
     """
@@ -103,7 +106,8 @@ def make_plan(graph: Graph, tensors: Mapping[str, TensorInfo], cache: KVCache, s
     arena = table.place()
     start = table.buffer(graph.logits).address - arena.__array_interface__["data"][0]
     length = row_length(graph.logits.width)
-    logits = arena[start : start + 4 * length * sizes.max_decode].view(np.float32).reshape(sizes.max_decode, length)
+    n_out = sizes.max_decode if graph.logits.gathered else rows
+    logits = arena[start : start + 4 * length * n_out].view(np.float32).reshape(n_out, length)
     return Plan(table.records(), logits, tables, arena)
 
 
@@ -208,8 +212,11 @@ class _OpTable:
     def _vector(self, name: str) -> int:
         tensor, kind = self._matrix(name)
         if kind is not TYPE_BY_NAME["f32"]:
-            raise BadModel(f"tensor {name} has the type {kind.name}; norms and biases must be f32")
+            raise BadModel(f"tensor {name} has the type {kind.name}; norms, biases and what is added must be f32")
         return tensor.address
+
+    def _optional(self, name: str | None) -> int:
+        return self._vector(name) if name else 0
 
     def _quantise(self, x: Value, kind: ActKind) -> _Buffer:
         """The activation buffer that holds x."""
@@ -229,13 +236,19 @@ class _OpTable:
         tensor, kind = self._matrix(step.weight)
         out = self.buffer(step.out)
         self._emit("embed", [], [(out, WHOLE)], type=kind.id, n=step.out.width, stride=kind.row_bytes(step.out.width),
-                   a=tensor.address, d=out, f0=step.scale)  # fmt: skip
+                   a=tensor.address, b=self._optional(step.positions), c=self._optional(step.shared), d=out,
+                   f0=step.scale)  # fmt: skip
 
     def _norm(self, step: Norm) -> None:
         x, out, n = self.buffer(step.x), self.buffer(step.out), step.x.width
         self._emit("rmsnorm", [(x, WHOLE)], [(out, ("columns", n))], region=_region(step.x), n=n, a=x,
                    b=self._vector(step.weight), d=out, f0=step.eps)  # fmt: skip
         self._ops[-1]["flags"] |= ADD * step.add
+
+    def _layer_norm(self, step: LayerNorm) -> None:
+        x, out, n = self.buffer(step.x), self.buffer(step.out), step.x.width
+        self._emit("layernorm", [(x, WHOLE)], [(out, ("columns", n))], region=_region(step.x), n=n, a=x,
+                   b=self._vector(step.weight), c=self._vector(step.bias), d=out, f0=step.eps)  # fmt: skip
 
     def _head_norm(self, step: HeadNorm) -> None:
         x, n = self.buffer(step.x), step.x.width
@@ -247,7 +260,7 @@ class _OpTable:
         k, n = tensor.shape
         act, out = self._quantise(step.x, kind.act), self.buffer(step.out)
         self._emit("matmul", [(act, WHOLE)], [(out, ("outputs", n))], region=_region(step.x), type=kind.id, n=n, k=k,
-                   stride=kind.row_bytes(k), a=tensor.address, b=act, c=self._vector(step.bias) if step.bias else 0,
+                   stride=kind.row_bytes(k), a=tensor.address, b=act, c=self._optional(step.bias),
                    d=out, i0=row_length(n))  # fmt: skip
         self._ops[-1]["flags"] |= ADD * step.add
 
@@ -270,12 +283,13 @@ class _OpTable:
                    i1=dim, i2=columns, **where)  # fmt: skip
         self._emit("attention", [(q, WHOLE), (cached, WHOLE)], [(out, WHOLE), (self._partials, WHOLE)], n=columns, a=q,
                    b=self._partials, d=out, e=layer, i0=step.heads, i1=heads_kv, i2=dim, i3=pool.group.window,
-                   f0=step.scale, f1=step.softcap, **where)  # fmt: skip
+                   type=int(step.bidirectional), f0=step.scale, f1=step.softcap, **where)  # fmt: skip
 
     def _gate(self, step: Gate) -> None:
-        a, b, out = self.buffer(step.a), self.buffer(step.b), self.buffer(step.out)
+        a, b, out = self.buffer(step.a), self.buffer(step.b) if step.b else None, self.buffer(step.out)
         n, way = step.out.width, ("columns", step.out.width)
-        self._emit("gate", [(a, way), (b, way)], [(out, way)], n=n, a=a, b=b, d=out, i0=int(step.gelu))
+        self._emit("gate", [(x, way) for x in (a, b) if x], [(out, way)], n=n, a=a, b=b or 0, d=out,
+                   i0=get_args(Act).index(step.act))  # fmt: skip
 
     def _gather(self, step: Gather) -> None:
         x, out, n = self.buffer(step.x), self.buffer(step.out), step.x.width
@@ -289,6 +303,7 @@ class _OpTable:
 _EMIT: dict[type, Callable[[_OpTable, Any], None]] = {
     Embed: _OpTable._embed,
     Norm: _OpTable._norm,
+    LayerNorm: _OpTable._layer_norm,
     HeadNorm: _OpTable._head_norm,
     Linear: _OpTable._linear,
     Rotate: _OpTable._rotate,

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from edged.errors import BadModel
-from edged.models import gemma3, llama
+from edged.models import bert, gemma3, llama
 from edged.models.blocks import Graph, Tensor
 
-ARCHS = {"llama": llama, "gemma3": gemma3}
+ARCHS = {"llama": llama, "gemma3": gemma3, "bert": bert}
 
 
 def graph(meta: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Graph:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 from edged.errors import BadModel
 
@@ -36,11 +36,13 @@ class Value(NamedTuple):
 
 
 class Embed(NamedTuple):
-    """out = scale * the token's row of `weight`."""
+    """out = scale * the token's row of `weight` + the position's row of `positions` + the first row of `shared`."""
 
     weight: str
     out: Value
     scale: float
+    positions: str | None = None
+    shared: str | None = None
 
 
 class Norm(NamedTuple):
@@ -51,6 +53,16 @@ class Norm(NamedTuple):
     out: Value
     eps: float
     add: bool
+
+
+class LayerNorm(NamedTuple):
+    """out = (x - mean) / sqrt(variance + eps) * weight + bias."""
+
+    x: Value
+    weight: str
+    bias: str
+    out: Value
+    eps: float
 
 
 class HeadNorm(NamedTuple):
@@ -81,7 +93,10 @@ class Rotate(NamedTuple):
 
 
 class Attend(NamedTuple):
-    """Store k and v in the cache, then out = attention of q over it. softcap 0: none."""
+    """Store k and v in the cache, then out = attention of q over it. softcap 0: none.
+
+    bidirectional: each row sees all rows of its sequence, which must be in one step.
+    """
 
     q: Value
     k: Value
@@ -92,15 +107,19 @@ class Attend(NamedTuple):
     heads: int
     scale: float
     softcap: float
+    bidirectional: bool = False
+
+
+Act = Literal["silu", "gelu", "gelu_erf"]  # GELU in its tanh form, and exactly
 
 
 class Gate(NamedTuple):
-    """out = act(a) * b; act: SiLU or GELU (tanh)."""
+    """out = act(a) * b; without b: act(a)."""
 
     a: Value
-    b: Value
+    b: Value | None
     out: Value
-    gelu: bool
+    act: Act
 
 
 class Gather(NamedTuple):
@@ -117,7 +136,7 @@ class Softcap(NamedTuple):
     cap: float
 
 
-Step = Embed | Norm | HeadNorm | Linear | Rotate | Attend | Gate | Gather | Softcap
+Step = Embed | Norm | LayerNorm | HeadNorm | Linear | Rotate | Attend | Gate | Gather | Softcap
 
 
 class Rope(NamedTuple):
@@ -142,8 +161,14 @@ class Group(NamedTuple):
     window: int = 0
 
 
+Pooling = Literal["mean", "cls", "last"]
+
+
 class Graph(NamedTuple):
-    """A model as steps. `logits` is the value they end in; `unused` are tensors no step reads."""
+    """A model as steps. `logits` is the value they end in; `unused` are tensors no step reads.
+
+    pooling: of an encoder, whose `logits` are the hidden states of all rows; None: the model generates.
+    """
 
     steps: tuple[Step, ...]
     logits: Value
@@ -152,6 +177,7 @@ class Graph(NamedTuple):
     n_vocab: int
     n_ctx_train: int
     unused: tuple[str, ...]
+    pooling: Pooling | None = None
 
 
 # -- building one ------------------------------------------------------------------------------------------------------
@@ -183,15 +209,23 @@ class Builder:
         self._used.add(name)
         return name
 
-    def embed(self, n_vocab: int, width: int, scale: float = 1.0) -> Value:
+    def embed(self, n_vocab: int, width: int, scale: float = 1.0, positions: str | None = None,
+              shared: str | None = None) -> Value:
         out = self.value(width)
-        self.steps.append(Embed(self.weight("token_embd.weight", width, n_vocab), out, scale))
+        self.steps.append(Embed(self.weight("token_embd.weight", width, n_vocab), out, scale, positions, shared))
         return out
 
     def norm(self, x: Value, name: str, eps: float, add_to: Value | None = None) -> Value:
         """add_to: add the result to this value instead of making a new one."""
         out = add_to or self.value(x.width, x.gathered)
         self.steps.append(Norm(x, self.weight(f"{name}.weight", x.width), out, eps, add_to is not None))
+        return out
+
+    def layer_norm(self, x: Value, name: str, eps: float) -> Value:
+        """With the weight and the bias of this name, both of which must be there."""
+        out = self.value(x.width)
+        weight, bias = self.weight(f"{name}.weight", x.width), self.weight(f"{name}.bias", x.width)
+        self.steps.append(LayerNorm(x, weight, bias, out, eps))
         return out
 
     def head_norm(self, x: Value, name: str, heads: int, eps: float) -> None:
@@ -209,16 +243,16 @@ class Builder:
         self.steps.append(Rotate(x, heads, rope))
 
     def attend(self, q: Value, k: Value, v: Value, *, group: int, layer: int, heads: int, scale: float,
-               softcap: float = 0.0) -> Value:
+               softcap: float = 0.0, bidirectional: bool = False) -> Value:
         out = self.value(q.width)
-        self.steps.append(Attend(q, k, v, out, group, layer, heads, scale, softcap))
+        self.steps.append(Attend(q, k, v, out, group, layer, heads, scale, softcap, bidirectional))
         return out
 
-    def feed_forward(self, x: Value, layer: str, n_ff: int, add_to: Value | None = None, gelu: bool = False) -> Value:
+    def feed_forward(self, x: Value, layer: str, n_ff: int, add_to: Value | None = None, act: Act = "silu") -> Value:
         """down(act(gate x) * up x)."""
         gate, up = self.linear(x, f"{layer}.ffn_gate", n_ff), self.linear(x, f"{layer}.ffn_up", n_ff)
         out = self.value(n_ff)
-        self.steps.append(Gate(gate, up, out, gelu))
+        self.steps.append(Gate(gate, up, out, act))
         return self.linear(out, f"{layer}.ffn_down", x.width, add_to)
 
     def output(self, x: Value, n_vocab: int, eps: float, softcap: float = 0.0) -> Value:
@@ -232,14 +266,14 @@ class Builder:
         return logits
 
     def finish(self, logits: Value, ropes: tuple[Rope, ...], groups: tuple[Group, ...], n_vocab: int,
-               n_ctx_train: int) -> Graph:
+               n_ctx_train: int, pooling: Pooling | None = None) -> Graph:
         """The graph of all steps. Raises BadModel for a tensor of a layer that no step is of."""
         unused = tuple(name for name in self._tensors if name not in self._used)
         last = max(map(_layer, self._used), default=-1)
         beyond = next((name for name in unused if _layer(name) > last), None)
         if beyond is not None:
             raise BadModel(f"tensor {beyond} belongs to a layer past the {last + 1} that block_count tells of")
-        return Graph(tuple(self.steps), logits, ropes, groups, n_vocab, n_ctx_train, unused)
+        return Graph(tuple(self.steps), logits, ropes, groups, n_vocab, n_ctx_train, unused, pooling)
 
 
 def _layer(name: str) -> int:

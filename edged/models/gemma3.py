@@ -87,7 +87,7 @@ def graph(hparams: Hparams, tensors: Mapping[str, Tensor]) -> Graph:
         attended = build.linear(seen, f"{layer}.attn_output", h.n_embd)
         build.norm(attended, f"{layer}.post_attention_norm", h.eps, add_to=x)
         normed = build.norm(x, f"{layer}.ffn_norm", h.eps)
-        forward = build.feed_forward(normed, layer, h.n_ff, gelu=True)
+        forward = build.feed_forward(normed, layer, h.n_ff, act="gelu")
         build.norm(forward, f"{layer}.post_ffw_norm", h.eps, add_to=x)
     logits = build.output(x, h.n_vocab, h.eps, h.output_softcap)
     groups = tuple(Group(n_layers[kind], h.n_heads_kv, h.head_dim, (h.window, 0)[kind]) for kind in (LOCAL, GLOBAL))

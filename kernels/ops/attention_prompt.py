@@ -30,6 +30,7 @@ from edged.kernels.ops.record import (
     N_PROMPT,
     SEQ,
     STOP,
+    TYPE,
     A,
     D,
     K,
@@ -50,10 +51,13 @@ from edged.kernels.simd import (
     shuffle,
     splat,
     store,
+    u16,
     zero,
 )
 from edged.kernels.table import ATTENTION_TILE, KV_BLOCK, KV_PARTITION
 from edged.kernels.unroll import static
+
+BIDIRECTIONAL = 1
 
 low_pairs, high_pairs = shuffle([0, 8, 1, 9, 4, 12, 5, 13]), shuffle([2, 10, 3, 11, 6, 14, 7, 15])
 low_quads, high_quads = shuffle([0, 1, 8, 9, 4, 5, 12, 13]), shuffle([2, 3, 10, 11, 6, 7, 14, 15])
@@ -158,6 +162,16 @@ def soften(scores, sums, wide, a, b, n, maximum, total, softcap):
         store(f32x8, sums + i * 32, load(f32x8, sums + i * 32) * splat(f32x8, shrink))
 
 
+@helper
+def sequence_end(state, row):
+    """Positions of the sequence of `row`, all of whose rows follow one another in this step."""
+    seq, end = load(ptr, state + SEQ), load(i64, state + MAX_DECODE) + load(i64, state + N_PROMPT)
+    slot, last = load(i32, seq + row * 4), row
+    while last + 1 < end and load(i32, seq + (last + 1) * 4) == slot:
+        last += 1
+    return position(state, last) + 1
+
+
 @export("ptr, ptr, i64, i64, i64, ptr", internal=True)
 def attend_tile(op, state, first_row, tokens, kv_head, area):
     """Attention of `tokens` rows of consecutive positions, for the heads of one kv head."""
@@ -177,7 +191,10 @@ def attend_tile(op, state, first_row, tokens, kv_head, area):
         store(f32, totals + r * 4, f32(0.0))
         for i in range(wide // 8):
             store(f32x8, sums + (r * wide + i * 8) * 4, zero(f32x8))
+    everything = load(u16, op + TYPE) == BIDIRECTIONAL
     seen, end = first_visible(op, pos), pos + tokens
+    if everything:
+        end = sequence_end(state, first_row)
     for part in range(seen // KV_PARTITION, (end - 1) // KV_PARTITION + 1):
         a, b = max(seen, part * KV_PARTITION), min(end, (part + 1) * KV_PARTITION)
         block0, block1 = a // KV_BLOCK, (b - 1) // KV_BLOCK + 1
@@ -191,6 +208,8 @@ def attend_tile(op, state, first_row, tokens, kv_head, area):
         for r in range(tokens * group):
             p = pos + r // group
             ra, rb = max(first_visible(op, p), a), min(p + 1, b)
+            if everything:
+                rb = b
             to = sums + r * wide * 4
             row = scores + r * KV_PARTITION * 4
             soften(row, to, wide, ra - start, rb - start, n, maxima + r * 4, totals + r * 4, softcap)

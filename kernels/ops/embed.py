@@ -1,10 +1,14 @@
-"""embed: dequantise the embedding row of each row's token, times f0. Decode rows go to the threads in turn."""
+"""embed: dequantise the embedding row of each row's token, times f0; add one by position and one for all, if there are.
+
+Decode rows go to the threads in turn.
+"""
 
 from __future__ import annotations
 
 import numpy as np
 
 from edged.kernels.export import export, helper
+from edged.kernels.ops.attention_cache import position
 from edged.kernels.ops.dispatch import by_type
 from edged.kernels.ops.record import (
     F0,
@@ -13,20 +17,28 @@ from edged.kernels.ops.record import (
     TOKENS,
     TYPE,
     A,
+    B,
+    C,
     D,
     N,
     decode_rows,
     prompt_rows,
 )
-from edged.kernels.simd import f32, f32x8, i32, i64, load, ptr, splat, store, u16
+from edged.kernels.simd import address, f32, f32x8, i32, i64, load, ptr, splat, store, u16
 
 
-def reference(weights: np.ndarray, tokens: np.ndarray, scale: float) -> np.ndarray:
-    """weights: (n_vocab, n) dequantised; tokens: (rows,)."""
-    return weights[tokens] * np.float32(scale)
+def reference(weights: np.ndarray, tokens: np.ndarray, scale: float, added: np.ndarray | float = 0.0) -> np.ndarray:
+    """weights: (n_vocab, n) dequantised; tokens: (rows,); added: (rows, n)."""
+    return weights[tokens] * np.float32(scale) + added
 
 
 row = by_type("row", "ptr, i64, ptr")
+
+
+@helper
+def add_row(x, out, n):
+    for i in range(n // 8):
+        store(f32x8, out + i * 32, load(f32x8, out + i * 32) + load(f32x8, x + i * 32))
 
 
 @helper
@@ -39,6 +51,10 @@ def embed_row(op, state, r):
     if scale != f32(1.0):
         for i in range(n // 8):
             store(f32x8, out + i * 32, load(f32x8, out + i * 32) * splat(f32x8, scale))
+    if address(load(ptr, op + B)) != 0:
+        add_row(load(ptr, op + B) + position(state, r) * n * 4, out, n)
+    if address(load(ptr, op + C)) != 0:
+        add_row(load(ptr, op + C), out, n)
 
 
 @export(OP_SIGNATURE)

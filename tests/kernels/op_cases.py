@@ -85,6 +85,8 @@ def elementwise() -> Iterator[Case]:
                 ("gate", " silu", {"b": "b2", "i0": 0}, {"b2": d}, gate.reference(x[r], d[r], 0)),
                 ("gate", " gelu", {"b": "b2", "i0": 1}, {"b2": d}, gate.reference(x[r], d[r], 1)),
                 ("gate", " gelu alone", {"i0": 1}, {}, gate.reference(x[r], None, 1)),
+                ("gate", " exact gelu", {"b": "b2", "i0": 2}, {"b2": d}, gate.reference(x[r], d[r], 2)),
+                ("gate", " exact gelu alone", {"i0": 2}, {}, gate.reference(x[r], None, 2)),
                 ("add", "", {}, {}, add.reference(d[r], x[r])),
                 ("softcap", "", {"f0": 30.0}, {}, softcap.reference(d[r], 30.0)),
                 ("scale", "", {"f0": 25.298222}, {}, scale.reference(d[r], 25.298222)),
@@ -105,12 +107,18 @@ def rows_moved() -> Iterator[Case]:
             r = used(n_decode, n_prompt)
             tokens = rng.integers(0, 50, ROWS).astype(np.int32)
             d = rng.standard_normal((ROWS, n)).astype(np.float32)
+            pos = rng.integers(0, 50, ROWS).astype(np.int32)
+            state = {**counts(n_decode, n_prompt), "tokens": tokens, "pos": pos}
             for factor in (1.0, 24.0):
                 fields = {"type": 0, "n": n, "stride": 4 * n, "a": "w", "d": "d", "f0": factor}
                 expected = with_rows(d, r, embed.reference(vocab, tokens[r], factor))
-                state = {**counts(n_decode, n_prompt), "tokens": tokens}
                 yield Case(f"embed {n} wide, {n_decode}+{n_prompt} rows, times {factor}", "embed", fields, state,
                            {"w": vocab, "d": d}, {"d": expected})  # fmt: skip
+            places = rng.standard_normal((50, n)).astype(np.float32)
+            expected = with_rows(d, r, embed.reference(vocab, tokens[r], 1.0, places[pos[r]] + vocab[0]))
+            yield Case(f"embed {n} wide, {n_decode}+{n_prompt} rows, with positions", "embed",
+                       {"type": 0, "n": n, "stride": 4 * n, "a": "w", "b": "places", "c": "w", "d": "d", "f0": 1.0},
+                       state, {"w": vocab, "places": places, "d": d}, {"d": expected}, {"d": CLOSE})  # fmt: skip
             wanted = rng.permutation(r)[: min(MAX_DECODE, len(r))].astype(np.int32)
             d = rng.standard_normal((MAX_DECODE, n)).astype(np.float32)
             x = rng.standard_normal((ROWS, n)).astype(np.float32)
@@ -217,7 +225,7 @@ def storing() -> Iterator[Case]:
 
 def attention_case(
     heads: int, kv_heads: int, dim: int, decode: list[tuple[int, int]], prompt: list[tuple[int, int]], *,
-    window: int = 0, cap: float = 0.0, seed: int = 6,
+    window: int = 0, cap: float = 0.0, bidirectional: bool = False, seed: int = 6,
 ) -> Case:  # fmt: skip
     """decode: (sequence, position) per row; prompt: (sequence, position) per row."""
     rng = np.random.default_rng(seed)
@@ -240,13 +248,13 @@ def attention_case(
     out = rng.standard_normal((ROWS, heads * dim)).astype(np.float32)
     scale_ = dim**-0.5
     want = attention.reference(q[r].reshape(-1, heads, dim), cache[:, 0], cache[:, 1], table, pos[r], seq[r], scale_,
-                               window, cap)  # fmt: skip
+                               window, cap, bidirectional)  # fmt: skip
     partials = np.zeros(partials_bytes(MAX_DECODE, MAX_PROMPT, heads, dim, TABLE * KV_BLOCK), np.uint8)
     return Case(
         f"attention {heads}/{kv_heads} heads of {dim}, window {window}, cap {cap}, decode {decode}, "
-        f"prompt {prompt[:1]}..{prompt[-1:]}", "attention",
+        f"{'both ways, ' * bidirectional}prompt {prompt[:1]}..{prompt[-1:]}", "attention",
         {"a": "q", "c": "table", "d": "out", "e": "cache", "b": "partials", "n": TABLE, "i0": heads, "i1": kv_heads,
-         "i2": dim, "i3": window, "f0": scale_, "f1": cap, **kv_fields(kv_heads, dim)},
+         "i2": dim, "i3": window, "type": int(bidirectional), "f0": scale_, "f1": cap, **kv_fields(kv_heads, dim)},
         {**counts(len(decode), len(prompt)), "pos": pos, "seq": seq},
         {"q": q, "table": table, "cache": cache, "partials": partials, "out": out},
         {"out": with_rows(out, r, want.reshape(len(r), -1))},
@@ -266,6 +274,10 @@ def attending() -> Iterator[Case]:
             yield attention_case(heads, kv_heads, dim, [], two, window=window)
             yield attention_case(heads, kv_heads, dim, [(0, 300), (1, 31), (2, 511)], run, window=window)
     yield attention_case(8, 4, 64, [(0, 300), (1, 5)], run, window=64, cap=50.0)
+    for heads, dim in ((12, 32), (4, 64)):
+        for lengths in ((1,), (17, 1, 16), (33, 31), (64,)):
+            rows = [(s, p) for s, n in enumerate(lengths) for p in range(n)]
+            yield attention_case(heads, heads, dim, [], rows, bidirectional=True)
 
 
 def dequantised(x: np.ndarray, kind: ActKind) -> np.ndarray:

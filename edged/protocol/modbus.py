@@ -1,0 +1,208 @@
+"""Modbus RTU on the slave's side, without any I/O or clock.
+
+`feed(bytes)` returns the requests to this unit that those bytes complete; call `silence()` when nothing has come for
+3.5 characters (on USB adapters: longer than their latency). The reply methods return the bytes to write.
+
+    feed(01 03 00 00 00) -> []
+    feed(02 C4 0B)       -> [Read(unit=1, function=3, address=0, count=2)]
+    values(request, [7, 8])
+
+    request 03 04   unit 1 | function 1 | address 2 | count 2 | crc 2, low byte first
+    request 06      unit 1 | function 1 | address 2 | value 2 | crc 2
+    request 16      unit 1 | function 1 | address 2 | count 2 | bytes 1 | values 2 each | crc 2
+
+The standard ends a frame by silence, which no USB adapter hands on faithfully. Here a frame ends where its own length
+says, if its CRC is right. What is whole but for other units, requests and replies alike, is skipped as a whole, so
+that their values are not taken for a frame. At a damaged frame the search goes on one byte later; a head whose end is
+missing is waited for until the silence. At most 512 bytes are kept.
+
+Sources: Modbus over Serial Line V1.02; Modbus Application Protocol V1.1b3.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from edged.protocol.crc import crc16
+
+LONGEST = 256
+"""Bytes of a frame (Modbus over Serial Line V1.02, 2.5.1)."""
+
+MOST_READ, MOST_WRITTEN = 125, 123
+"""Registers of one request (Application Protocol V1.1b3, 6.3 and 6.12)."""
+
+ILLEGAL_FUNCTION, ILLEGAL_ADDRESS, ILLEGAL_VALUE, DEVICE_FAILURE, ACKNOWLEDGE, DEVICE_BUSY = 1, 2, 3, 4, 5, 6
+"""Exception codes (Application Protocol V1.1b3, 7). 5: taken, ask again for the result; 6: not taken, try again."""
+
+
+@dataclass(frozen=True)
+class Read:
+    """Function 03 or 04: `count` registers from `address` on; 1 to 125."""
+
+    unit: int
+    function: int
+    address: int
+    count: int
+
+
+@dataclass(frozen=True)
+class Write:
+    """Function 06 or 16: `values` to the registers from `address` on. Unit 0 is for all: it gets no reply."""
+
+    unit: int
+    function: int
+    address: int
+    values: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Refused:
+    """A whole request that the standard does not allow: answer `exception(request, code)`."""
+
+    unit: int
+    function: int
+    code: int
+
+
+Request = Read | Write | Refused
+
+
+class ModbusSlave:
+    """One unit on the line. `noise` counts bytes that belonged to no frame."""
+
+    def __init__(self, unit: int) -> None:
+        if not 1 <= unit <= 247:
+            raise ValueError(f"unit {unit} is not between 1 and 247")
+        self.unit = unit
+        self.noise = 0
+        self._buffer = bytearray()
+
+    def feed(self, data: bytes) -> list[Request]:
+        """Take bytes; return the requests to this unit (or to all, unit 0) that they complete."""
+        requests: list[Request] = []
+        for at in range(0, len(data), LONGEST):
+            self._buffer += data[at : at + LONGEST]
+            requests += self._scan()
+        return requests
+
+    def silence(self) -> list[Request]:
+        """The line is quiet: an unfinished head hides no whole request any longer.
+
+        The head is kept where nothing follows it, for adapters that pause inside a frame.
+        """
+        for start in range(1, len(self._buffer)):
+            length = self._whole(start)
+            if length:
+                self._discard(start)
+                return [*self._scan(), *self.silence()]
+        return self._unknown()
+
+    def values(self, request: Read, values: Sequence[int]) -> bytes:
+        """The reply to a read: `request.count` values of 16 bits."""
+        assert len(values) == request.count
+        return self._seal(struct.pack(f">BBB{request.count}H", self.unit, request.function, 2 * request.count, *values))
+
+    def written(self, request: Write) -> bytes:
+        """The reply to a write; nothing for unit 0."""
+        last = request.values[0] if request.function == 6 else len(request.values)
+        return self._answer(request.unit, struct.pack(">BBHH", self.unit, request.function, request.address, last))
+
+    def exception(self, request: Request, code: int) -> bytes:
+        """A refusal; nothing for unit 0."""
+        return self._answer(request.unit, bytes([self.unit, request.function | 0x80, code]))
+
+    def _answer(self, unit: int, body: bytes) -> bytes:
+        return self._seal(body) if unit else b""
+
+    def _seal(self, body: bytes) -> bytes:
+        return body + crc16(body).to_bytes(2, "little")
+
+    def _scan(self) -> list[Request]:
+        """Take whole frames from the front; stop at one that may still become whole."""
+        requests: list[Request] = []
+        while self._buffer:
+            length = self._whole(0)
+            if length:
+                frame = bytes(self._buffer[:length])
+                del self._buffer[:length]
+                # a request has 8 bytes or is a 16; other frames of this unit are replies: its own echo
+                if frame[0] in (0, self.unit) and length == _request_length(frame):
+                    requests.append(_parse(frame))
+            elif self._may_grow(0):
+                break
+            else:
+                self._discard(1)
+        return requests
+
+    def _whole(self, start: int) -> int:
+        """The length of the frame with a right CRC that begins at `start`, else 0."""
+        head = memoryview(self._buffer)[start:]
+        try:
+            for length in _lengths(head, self.unit):
+                if 4 <= length <= len(head) and crc16(head[: length - 2]) == head[length - 2] | head[length - 1] << 8:
+                    return length
+        finally:
+            head.release()  # a bytearray with a view cannot shrink
+        return 0
+
+    def _may_grow(self, start: int) -> bool:
+        head = bytes(self._buffer[start : start + LONGEST])
+        return any(len(head) < length <= LONGEST for length in _lengths(head, self.unit))
+
+    def _unknown(self) -> list[Request]:
+        """A frame of a function whose length is not known here: the rest of the buffer, if its CRC is right."""
+        for start in range(max(0, len(self._buffer) - 3)):
+            rest = bytes(self._buffer[start:])
+            if rest[0] == self.unit and crc16(rest[:-2]) == int.from_bytes(rest[-2:], "little"):
+                self._buffer.clear()
+                return [Refused(rest[0], rest[1] & 0x7F, ILLEGAL_FUNCTION)]
+        return []
+
+    def _discard(self, count: int) -> None:
+        self.noise += count
+        del self._buffer[:count]
+
+
+def _request_length(head: bytes | memoryview) -> int:
+    """The length of a master's frame, which needs 7 bytes for functions 15 and 16; 0 for other functions."""
+    if head[1] in (15, 16):
+        return 9 + head[6] if len(head) > 6 else 9
+    return 8 if 1 <= head[1] <= 6 else 0
+
+
+def _lengths(head: bytes | memoryview, unit: int) -> list[int]:
+    """The lengths that a frame may have that begins so: a request, a reply, an exception.
+
+    A write to `unit` itself has one: its first 8 bytes may by chance look like a reply.
+    """
+    if head[0] > 247:
+        return []
+    if len(head) < 2:
+        return [LONGEST]
+    function = head[1]
+    if 1 <= function <= 4:
+        return [8, 5 + head[2] if len(head) > 2 else 5]
+    if function in (15, 16):
+        return [_request_length(head)] if head[0] in (0, unit) else [8, _request_length(head)]
+    if function in (5, 6):
+        return [8]
+    if 0x81 <= function <= 0x90:
+        return [5]
+    return [LONGEST] if head[0] == unit and function < 0x80 else []  # what it is shows at the silence
+
+
+def _parse(frame: bytes) -> Request:
+    """A request with a right CRC."""
+    unit, function, address, number = struct.unpack_from(">BBHH", frame)
+    if function in (3, 4):
+        allowed = 1 <= number <= MOST_READ and address + number <= 0x10000 and unit
+        return Read(unit, function, address, number) if allowed else Refused(unit, function, ILLEGAL_VALUE)
+    if function == 6:
+        return Write(unit, function, address, (number,))
+    if function == 16:
+        if not (1 <= number <= MOST_WRITTEN and frame[6] == 2 * number and address + number <= 0x10000):
+            return Refused(unit, function, ILLEGAL_VALUE)
+        return Write(unit, function, address, struct.unpack_from(f">{number}H", frame, 7))
+    return Refused(unit, function, ILLEGAL_FUNCTION)

@@ -1,0 +1,45 @@
+"""What a reader of documents hands on, and what the store keeps: documents, their blocks, and chunks of them.
+
+Offsets count characters (code points) of `Document.text`; pages count from 1. Nothing here raises.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Kind = Literal["heading", "text", "list", "code", "table_row"]
+
+
+@dataclass(frozen=True)
+class Block:
+    """A slice of a document that is of one kind: `document.text[start:end] == text`."""
+
+    kind: Kind
+    text: str
+    page: int | None  # None: the format has no pages
+    headings: tuple[str, ...]  # the path above this block, outermost first
+    start: int
+    end: int
+
+
+@dataclass(frozen=True)
+class Document:
+    """A document as its reader understood it."""
+
+    title: str
+    text: str  # the whole canonical text; blocks are slices of it
+    blocks: tuple[Block, ...]
+    pages_without_text: tuple[int, ...]  # scanned, most likely
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """What is embedded and found as one. `text` may carry a repeated table header that `text[start:end]` lacks."""
+
+    text: str
+    start: int
+    end: int
+    page: int | None
+    page_end: int | None
+    headings: tuple[str, ...]

@@ -1,0 +1,45 @@
+"""Small manuals and an embedder for tests: a vector of hashed words, near where texts share words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from hashlib import sha256
+from pathlib import Path
+from zlib import crc32
+
+import numpy as np
+
+from edged.rag.document import Chunk, Document
+from edged.rag.store import Store, indexed
+from edged.rag.words import words
+
+DIM = 384
+
+
+def embed(texts: Sequence[str]) -> np.ndarray:
+    out = np.zeros((len(texts), DIM), np.float32)
+    for row, text in zip(out, texts, strict=True):
+        for word in words(text):
+            row[crc32(word.encode()) % DIM] += 1
+    return out
+
+
+def manual(paragraphs: Sequence[str], title: str = "Manual") -> tuple[Document, list[Chunk]]:
+    """A document with one chunk and one page per paragraph."""
+    text, chunks = "", []
+    for page, paragraph in enumerate(paragraphs, 1):
+        chunks.append(Chunk(paragraph, len(text), len(text) + len(paragraph), page, page, (title,)))
+        text += paragraph + "\n"
+    return Document(title, text, (), ()), chunks
+
+
+def put(store: Store, path: str, *paragraphs: str, product: str = "", version: str = "") -> None:
+    document, chunks = manual(paragraphs)
+    digest = sha256(document.text.encode()).hexdigest()
+    store.put(path, digest, document, chunks, embed([indexed(c) for c in chunks]), product, version)
+
+
+def new(folder: Path) -> Store:
+    store = Store(folder / "manuals.db")
+    store.bind("hash", DIM)
+    return store

@@ -1,0 +1,213 @@
+"""The store: words found exactly, vectors exactly, changes wholly or not at all."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import sqlite3
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from edged.errors import BadStore, NotFound
+from edged.rag import store as store_module
+from edged.rag.store import Filter, Store
+from edged.rag.words import phrases
+from tests.rag.manuals import DIM, embed, manual, new, put
+
+LINES = [
+    "Fault E-0x1F stops the drive", "Written in C++ and C", "don't open the lid", "Order number POL-358 applies",
+    "Runs on release 20.04", "Supply of 3.3V at pin 4", "Pin PIO-1384 is reserved", "PIO of port 7 and 1384 others",
+    "Firmware 1.0.21 adds a log", "See src/lib/i18n.ts there", "Call HAL_UART_Init first",
+    "Register 0x4002_1000 resets",
+    "Rail +3V3 feeds it", "Ask R&S for parts", "At most 50 \u00b5F here", "Pull up with 10 k\u03a9 there",
+    "Family STM32F4xx only", "\u6e29\u5ea6\u904e\u9ad8\u30a8\u30e9\u30fc", "\u91cd\u8dd1gen-itgc\u540e",
+    "con\ufb01g o\ufb00set",
+]  # fmt: skip
+QUERIES = {
+    "E-0x1F": 0, "C++": 1, "don't": 2, "POL-358": 3, "20.04": 4, "3.3V": 5, "PIO-1384": 6, "1.0.21": 8,
+    "src/lib/i18n.ts": 9, "HAL_UART_Init": 10, "0x4002_1000": 11, "+3V3": 12, "R&S": 13, "50 \u00b5F": 14,
+    "10 k\u03a9": 15, "STM32F4xx": 16,
+    "\u6e29": 17, "\u6e29\u5ea6": 17, "\u904e\u9ad8\u30a8": 17,
+    "\u6e29\u5ea6\u904e\u9ad8": 17, "itgc": 18,
+    "config": 19, "offset": 19,
+}  # fmt: skip
+
+
+def found(store: Store, query: str) -> list[int]:
+    return store.matching(phrases(query), 10)
+
+
+@pytest.mark.parametrize("query", QUERIES)
+def test_J02_J04_K01_codes_and_cjk_hit_exactly_their_line(tmp_path: Path, query: str) -> None:
+    store = new(tmp_path)
+    put(store, "a", *LINES)
+    for form in (query, f'"{query}"'):
+        assert found(store, form) == [QUERIES[query] + 1], form
+
+
+@pytest.mark.parametrize("query", ['"', "*", "-", "(", "AND", "NEAR(", "foo:bar", "", "  ", "a\0b", "'; DROP"])
+def test_J01_any_input_is_searched_literally(tmp_path: Path, query: str) -> None:
+    store = new(tmp_path)
+    put(store, "a", *LINES)
+    assert all(1 <= chunk <= len(LINES) for chunk in found(store, query))
+
+
+@pytest.mark.parametrize("missing", ["fts5x(text)", "fts5(text, tokenize = 'no_such')"], ids=["module", "tokenizer"])
+def test_J05_without_fts5_the_store_works_by_meaning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, missing: str
+) -> None:
+    monkeypatch.setattr(store_module, "_WORDS", f"CREATE VIRTUAL TABLE words USING {missing}")
+    store = new(tmp_path)
+    put(store, "a", *LINES)
+    assert not store.has_words and found(store, "drive") == []
+    assert store.nearest(embed(["Fault E-0x1F stops the drive"])[0], 1)[0][0] == 1
+    store.check()
+
+
+def test_J07_sqlite_too_old_is_refused_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store_module.sqlite3, "sqlite_version_info", (3, 27, 2))
+    with pytest.raises(BadStore, match="too old"):
+        Store(tmp_path / "x.db")
+
+
+@pytest.mark.parametrize("keep", [0, 1 << 30], ids=["streamed", "kept"])
+def test_nearest_is_exact(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keep: int) -> None:
+    monkeypatch.setattr(store_module, "KEEP", keep)
+    rng = np.random.default_rng(1)
+    vectors = rng.standard_normal((3000, DIM)).astype(np.float32)
+    vectors[1000:1500] = vectors[999] + 0.01 * vectors[1000:1500]  # near ones, whose codes hardly differ
+    document, chunks = manual([f"line {i}" for i in range(len(vectors))])
+    store = new(tmp_path)
+    store.put("a", "digest", document, chunks, vectors)
+    unit = vectors.astype(np.float64) / np.linalg.norm(vectors.astype(np.float64), axis=1, keepdims=True)
+    for query in (vectors[999], vectors[5], rng.standard_normal(DIM).astype(np.float32)):
+        truth = np.argsort(-(unit @ query), kind="stable")[:10] + 1
+        assert [chunk for chunk, _ in store.nearest(query, 10)] == truth.tolist()
+
+
+def test_J08_length_of_vectors_does_not_matter(tmp_path: Path) -> None:
+    rng = np.random.default_rng(2)
+    vectors = rng.standard_normal((50, DIM)).astype(np.float32)
+    document, chunks = manual([f"line {i}" for i in range(50)])
+    store = new(tmp_path)
+    store.put("a", "digest", document, chunks, vectors * np.geomspace(0.1, 10, 50, dtype=np.float32)[:, None])
+    for i in range(50):
+        chunk, cosine = store.nearest(vectors[i] * 3, 1)[0]
+        assert chunk == i + 1 and 1 - cosine < 1e-6
+
+
+def test_J09_no_stale_hit_after_change_and_removal(tmp_path: Path) -> None:
+    store = new(tmp_path)
+    put(store, "other", *[f"filler {i}" for i in range(12)])
+    put(store, "a", "alpha only", "common part")
+    put(store, "a", "beta instead", "common part")
+    store.check()
+    assert found(store, "alpha") == [] and len(found(store, "beta")) == 1
+    assert len(store.nearest(embed(["alpha only"])[0], 10)) == 10
+    store.remove("a")
+    store.check()
+    assert found(store, "beta") == [] and store.stats()["chunks"] == 12
+    with pytest.raises(NotFound):
+        store.remove("a")
+
+
+def test_J10_equal_content_is_stored_once_and_named_twice(tmp_path: Path) -> None:
+    store = new(tmp_path)
+    put(store, "a", "alpha")
+    put(store, "b", "alpha")
+    put(store, "a", "alpha")
+    assert store.stats()["vectors"] == 1
+    assert [s.path for s in store.chunks([1])[0].sources] == ["a", "b"]
+    store.remove("a")
+    assert found(store, "alpha") == [1]
+    assert len(store.known_vectors(manual(["alpha", "new"])[1])) == 1
+
+
+def test_filters(tmp_path: Path) -> None:
+    store = new(tmp_path)
+    put(store, "a", "alpha one", product="P1", version="1")
+    put(store, "b", "alpha two", product="P2", version="1")
+    query = embed(["alpha"])[0]
+    for only, right in ((Filter(product="P2"), [2]), (Filter(path="a"), [1]), (Filter(product="P1", version="2"), [])):
+        assert store.matching([["alpha"]], 5, only) == right
+        assert [chunk for chunk, _ in store.nearest(query, 5, only)] == right
+
+
+def test_another_embedding_model_is_refused(tmp_path: Path) -> None:
+    store = new(tmp_path)
+    with pytest.raises(BadStore, match="hash"):
+        store.bind("other", DIM)
+
+
+def test_J11_a_damaged_file_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "manuals.db"
+    path.write_bytes(b"not a database" * 1000)
+    with pytest.raises(BadStore, match=r"manuals\.db"):
+        Store(path)
+    path.unlink()
+    new(tmp_path).close()
+    db = sqlite3.connect(path)
+    db.execute("PRAGMA user_version = 99")
+    db.close()
+    with pytest.raises(BadStore, match="version 99"):
+        Store(path)
+
+
+INGEST = """
+import sys
+from pathlib import Path
+from tests.rag.manuals import new, put
+store = new(Path(sys.argv[1]))
+print("open", flush=True)
+for i in range(int(sys.argv[2]), int(sys.argv[3])):
+    put(store, f"doc{i}", *[f"document {i} line {j}" for j in range(30)])
+"""
+
+
+def ingest(folder: Path, first: int, last: int) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-c", INGEST, str(folder), str(first), str(last)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE)
+
+
+def test_J11_killed_at_random_moments_the_store_stays_whole(tmp_path: Path) -> None:
+    rng = random.Random(3)
+    for _ in range(10):
+        process = ingest(tmp_path, 0, 1000)
+        assert process.stdout and process.stdout.readline()
+        time.sleep(rng.uniform(0, 0.1))
+        os.kill(process.pid, signal.SIGKILL)
+        process.communicate()
+        store = Store(tmp_path / "manuals.db")
+        store.check()
+        stats = store.stats()
+        assert stats["chunks"] == 30 * stats["documents"]
+        store.close()
+    assert stats["documents"]
+    assert ingest(tmp_path, 0, 5).wait() == 0
+    assert Store(tmp_path / "manuals.db").stats()["documents"] >= 5
+
+
+def test_J11_two_ingests_and_searches_at_once(tmp_path: Path) -> None:
+    store = new(tmp_path)
+    put(store, "fixed", "needle here")
+    writers = [ingest(tmp_path, 0, 40), ingest(tmp_path, 100, 140)]
+    threads = [threading.Thread(target=p.communicate) for p in writers]
+    for thread in threads:
+        thread.start()
+    n = 0
+    while any(t.is_alive() for t in threads):
+        with store.snapshot():
+            hits = [*found(store, "needle"), *(chunk for chunk, _ in store.nearest(embed(["document 3"])[0], 5))]
+            assert len(store.chunks(hits)) == len(hits)
+        n += 1
+        time.sleep(0.01)
+    assert n and [p.wait() for p in writers] == [0, 0]
+    assert store.stats()["documents"] == 81
+    store.check()
