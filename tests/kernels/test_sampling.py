@@ -138,3 +138,12 @@ def test_logprobs_of_a_token_and_of_the_best(library: Any, n: int) -> None:
         assert ids[:top].tolist() == order.tolist()
         assert (ids[top:] == -1).all()
         assert values[:top] == pytest.approx(want[order], abs=4e-6)
+
+
+@pytest.mark.parametrize("fault", [np.nan, np.inf])
+def test_d11_a_fault_has_no_log_probability(library: Any, fault: float) -> None:
+    for n in (7, 64, 1000):
+        logits = logits_of(n)
+        logits[n // 2] = fault
+        assert np.isnan(library.logprobs(address(logits), n, 0, 0, 0, 0))
+        assert np.isnan(library.logprobs(address(np.full(n, -np.inf, np.float32)), n, 0, 0, 0, 0))

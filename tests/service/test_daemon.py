@@ -279,11 +279,12 @@ def test_watchdog_starves_when_the_engine_is_stuck(systemd: tuple[Systemd, str])
 
 def test_progress() -> None:
     progress = Progress()
-    assert progress.seen({"running": 1, "steps": 5})
-    assert not progress.seen({"running": 1, "steps": 5})
-    assert progress.seen({"running": 1, "steps": 6})
-    assert progress.seen({"running": 0, "steps": 6})
-    assert progress.seen({"running": 0, "steps": 6})
+    assert progress.seen({"running": 1, "progress": 5})
+    assert not progress.seen({"running": 1, "progress": 5})
+    assert not progress.seen({"running": 1, "progress": 5, "waiting": 1, "requests_total": 9})  # requests are no work
+    assert progress.seen({"running": 1, "progress": 6})
+    assert progress.seen({"running": 0, "waiting": 0, "progress": 6})
+    assert not progress.seen({"running": 0, "waiting": 2, "progress": 6})
 
 
 @pytest.mark.parametrize("environ", [{}, {"NOTIFY_SOCKET": "/nowhere/at/all"}, {"NOTIFY_SOCKET": "@nobody listens"}])
