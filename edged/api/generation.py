@@ -23,12 +23,16 @@ MAX_PENDING = 32_768
 
 @dataclass(frozen=True)
 class Piece:
-    """What one choice has gained: text, the tokens it came from, and why it ended if it did."""
+    """What one choice has gained: text, the tokens it came from, and why it ended if it did.
+
+    `late`: it ended because its time was up.
+    """
 
     index: int
     text: str
     tokens: tuple[Token, ...] = ()
     finish: Literal["stop", "length"] | None = None
+    late: bool = False
 
 
 class Choice:
@@ -42,6 +46,7 @@ class Choice:
         self.n_cached = 0
         self.finish: Literal["stop", "length"] | None = None
         self.over = False
+        self.late = False
         self._stream = stream
         self._text = ""
         self._out: list[Token] = []
@@ -62,7 +67,8 @@ class Choice:
 
     def piece(self) -> Piece | None:
         """What was gained since the last call; None for nothing."""
-        piece = Piece(self.index, self._text, tuple(self._out), self.finish if self.over else None)
+        finish = self.finish if self.over else None
+        piece = Piece(self.index, self._text, tuple(self._out), finish, self.late and self.over)
         self._text = ""
         self._out.clear()
         return piece if piece.text or piece.tokens or piece.finish else None
@@ -87,9 +93,10 @@ class Choice:
         self.n_drafted, self.n_accepted = done.usage.drafted_tokens, done.usage.accepted_tokens
         if self.finish is not None:
             return
-        if done.reason == "cancelled":
+        if done.reason == "cancelled" and not self.late:
             raise NotReady("the request was cancelled because the daemon is stopping")
-        self.finish = done.reason
+        self.late = done.reason == "cancelled"  # else it ended by itself at the last moment
+        self.finish = "length" if done.reason == "cancelled" else done.reason
         self._release(self._stream.finish())
 
     def _release(self, text: str) -> None:
@@ -133,16 +140,19 @@ class Inbox:
 class Generation:
     """The choices of one call, `per_prompt` for each prompt.
 
-    Submits all requests or none: raises ContextFull, BadRequest or Busy.
+    Submits all requests or none: raises ContextFull, BadRequest or Busy. What runs `deadline` seconds later is ended:
+    its answer so far is its answer, with `finish` "length" and `late`.
     """
 
     def __init__(
-        self, model: LoadedModel, requests: Sequence[Request], stops: tuple[str, ...] = (), per_prompt: int = 1
-    ) -> None:
+        self, model: LoadedModel, requests: Sequence[Request], stops: tuple[str, ...] = (), per_prompt: int = 1,
+        deadline: float | None = None,
+    ) -> None:  # fmt: skip
         self._inbox = Inbox(self.cancel)
         self._check_model = model.check
         self._per_prompt = per_prompt
         self._handles: list[Any] = []
+        self._timer: asyncio.TimerHandle | None = None
         self.choices = [Choice(i, request, model.tokenizer.stream(stops)) for i, request in enumerate(requests)]
         try:
             for choice in self.choices:
@@ -150,6 +160,8 @@ class Generation:
         except EdgedError:
             self.cancel()
             raise
+        if deadline is not None:
+            self._timer = asyncio.get_running_loop().call_later(deadline, self._expire)
 
     async def next(self) -> list[Piece]:
         """The next pieces, at most one for each choice; an empty list when all are over.
@@ -176,6 +188,7 @@ class Generation:
             pieces = [piece for choice in touched.values() if (piece := choice.piece())]
             if pieces:
                 return pieces
+        self._forget_timer()
         return []
 
     async def all(self) -> list[Piece]:
@@ -187,13 +200,26 @@ class Generation:
             for piece in pieces:
                 texts[piece.index].append(piece.text)
                 tokens[piece.index] += piece.tokens
-        return [replace(piece, text="".join(texts[i]), tokens=tuple(tokens[i]), finish=self.choices[i].finish)
+        return [replace(piece, text="".join(texts[i]), tokens=tuple(tokens[i]), finish=self.choices[i].finish,
+                        late=self.choices[i].late)
                 for i, piece in enumerate(whole)]
 
     def cancel(self) -> None:
         """Stop what still runs. Idempotent."""
+        self._forget_timer()
         for handle in self._handles:
             handle.cancel()
+
+    def _expire(self) -> None:
+        """The time is up: what still runs ends with what it has."""
+        for choice, handle in zip(self.choices, self._handles, strict=True):
+            if choice.finish is None:
+                choice.late = True
+                handle.cancel()
+
+    def _forget_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
 
     def usage(self) -> Usage:
         """Tokens of all choices; a prompt that several choices share counts once."""

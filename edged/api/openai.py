@@ -44,7 +44,7 @@ async def chat_completions(request: HttpRequest, context: Context) -> Reply:
     prompt = tuple(await context.aside(model.chat.render, messages))
     check_size([prompt], options.n, context.limits)
     requests = options.requests([prompt], frozenset(model.tokenizer.eog_ids), top_logprobs)
-    generation = Generation(model, requests, options.stops, options.n)
+    generation = Generation(model, requests, options.stops, options.n, options.deadline)
     return await _answer(generation, ChatFormat(model, top_logprobs is not None), options)
 
 
@@ -68,7 +68,7 @@ async def completions(request: HttpRequest, context: Context) -> Reply:
     score_prompt = echo and top_logprobs is not None
     requests = options.requests(prompts, frozenset(model.tokenizer.eog_ids), top_logprobs, score_prompt)
     echoes = [_shown(model, prompt) if echo else "" for prompt in given for _ in range(options.n)]
-    generation = Generation(model, requests, options.stops, options.n)
+    generation = Generation(model, requests, options.stops, options.n, options.deadline)
     return await _answer(generation, CompletionFormat(model, top_logprobs is not None, echoes), options)
 
 

@@ -77,6 +77,7 @@ class ChatFormat(Format):
             "message": {"role": "assistant", "content": piece.text, "refusal": None},
             "logprobs": self._logprobs(piece.tokens),
             "finish_reason": piece.finish,
+            **_ended(piece),
         }
 
     def first_parts(self, choice: Choice) -> list[Object]:
@@ -88,7 +89,7 @@ class ChatFormat(Format):
         if piece.text or piece.tokens:
             parts.append(_delta(piece.index, {"content": piece.text}, self._logprobs(piece.tokens)))
         if piece.finish:
-            parts.append(_delta(piece.index, {}, finish=piece.finish))
+            parts.append({**_delta(piece.index, {}, finish=piece.finish), **_ended(piece)})
         return parts
 
     def _logprobs(self, tokens: Sequence[Token]) -> Object | None:
@@ -120,7 +121,8 @@ class CompletionFormat(Format):
             logprobs = self._echoed(choice) if choice.request.prompt_logprobs else _no_logprobs()
             for name, values in self._logprobs(piece).items():
                 logprobs[name] += values
-        return _completion(piece.index, self._echoes[piece.index] + piece.text, logprobs, piece.finish)
+        whole = _completion(piece.index, self._echoes[piece.index] + piece.text, logprobs, piece.finish)
+        return {**whole, **_ended(piece)}
 
     def first_parts(self, choice: Choice) -> list[Object]:
         if not self._echoes[choice.index]:
@@ -130,7 +132,7 @@ class CompletionFormat(Format):
 
     def parts(self, piece: Piece) -> list[Object]:
         logprobs = self._logprobs(piece) if self.want_logprobs else None
-        return [_completion(piece.index, piece.text, logprobs, piece.finish)]
+        return [{**_completion(piece.index, piece.text, logprobs, piece.finish), **_ended(piece)}]
 
     def _echoed(self, choice: Choice) -> Object:
         """Log-probabilities of the prompt's tokens: the first has none, nothing comes before it."""
@@ -197,6 +199,11 @@ def usage_of(usage: Usage) -> Object:
 
 def _no_logprobs() -> Object:
     return {"tokens": [], "token_logprobs": [], "top_logprobs": [], "text_offset": []}
+
+
+def _ended(piece: Piece) -> Object:
+    """What `finish_reason` has no word for."""
+    return {"edged": {"ended_by": "deadline"}} if piece.late else {}
 
 
 def _delta(index: int, delta: Object, logprobs: Object | None = None, finish: str | None = None) -> Object:

@@ -19,6 +19,7 @@ MAX_CHOICES = 64
 MAX_STOPS = 16
 MAX_STOP_LENGTH = 256
 MAX_TOP_LOGPROBS = 20
+MAX_DEADLINE = 86_400
 
 _UNLIMITED = 2**53
 _SEED_LOW, _SEED_HIGH = -(2**63), 2**64 - 1
@@ -60,6 +61,8 @@ class Options:
     speculate: bool | None
     stream: bool
     include_usage: bool
+    deadline: float | None = None
+    """Seconds after which what has come is the answer."""
 
     def requests(self, prompts: list[tuple[int, ...]], eog_ids: frozenset[int], top_logprobs: int | None,
                  prompt_logprobs: bool = False) -> list[Request]:
@@ -102,6 +105,7 @@ def read_options(fields: Fields, limits: ServerConfig, n_vocab: int) -> Options:
         speculate=fields.flag("speculate") if fields.present("speculate") else None,
         stream=stream,
         include_usage=_include_usage(fields, stream),
+        deadline=fields.number("deadline", 0, 0.001, MAX_DEADLINE) if fields.present("deadline") else None,
     )
 
 
