@@ -284,9 +284,10 @@ class Store:
         """The k chunks of largest cosine with embedded: f32 (dim,), and the cosines; exact, within a `snapshot`."""
         query = vectors.unit(embedded[None])[0]
         ids, scores, error = [np.empty(0, np.int64)], [np.empty(0, np.float32)], 0.0
+        score = self._scan(query)
         for codes in self._codes(only):
             ids.append(codes.chunks)
-            scores.append(self._scan(codes.rows, query))
+            scores.append(score(codes.rows))
             error = max(error, codes.error)
         bound = vectors.margin(query, error)
         best = np.concatenate(ids)[vectors.candidates(np.concatenate(scores), k, bound)].tolist()
