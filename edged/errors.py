@@ -106,6 +106,12 @@ class DownloadFailed(EdgedError):
     code = "download_failed"
 
 
+class BadDocument(EdgedError):
+    """A document cannot be read: broken, protected, too large, or of another format than its name says."""
+
+    code = "bad_document"
+
+
 class LimitTooLow(EdgedError):
     """An operating-system limit (locked memory, address space, open files) is too low. Carries needed and allowed."""
 

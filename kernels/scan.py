@@ -18,21 +18,22 @@ if TYPE_CHECKING:
 Q8_0 = TYPE_BY_NAME["q8_0"]
 
 
-def scanner(library: Library) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
-    """`scan(rows, query) -> scores` by the kernels of a library.
+def scanner(library: Library) -> Callable[[np.ndarray], Callable[[np.ndarray], np.ndarray]]:
+    """`scan(query)(rows) -> scores` by the kernels of a library.
 
     rows: u8 (n, k / 32 * 34), contiguous q8_0 blocks; query: f32 (k,), quantised like any activation; scores: f32 (n,).
     """
 
-    def scan(rows: np.ndarray, query: np.ndarray) -> np.ndarray:
-        scores = np.empty(len(rows), np.float32)
-        record = row_record(query)
-        stride = Q8_0.row_bytes(query.size)
-        assert rows.shape[1] == stride and rows.flags.c_contiguous
-        library.matvec_q8_0(
-            rows.ctypes.data, stride, 0, len(rows), query.size, record.ctypes.data, scores.ctypes.data, 0
-        )
-        return scores
+    def scan(query: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
+        k, stride, record = query.size, Q8_0.row_bytes(query.size), row_record(query)
+
+        def score(rows: np.ndarray) -> np.ndarray:
+            assert rows.shape[1] == stride and rows.flags.c_contiguous
+            scores = np.empty(len(rows), np.float32)
+            library.matvec_q8_0(rows.ctypes.data, stride, 0, len(rows), k, record.ctypes.data, scores.ctypes.data, 0)
+            return scores
+
+        return score
 
     return scan
 

@@ -118,6 +118,7 @@ class Store:
             self._db.execute("PRAGMA page_size = 16384")  # of a new file: blocks are long
             self._db.execute("PRAGMA journal_mode = WAL")
             self._db.execute("PRAGMA foreign_keys = ON")
+            self._db.execute("PRAGMA mmap_size = 2147418112")  # SQLite's most; a page read costs no copy to its cache
             self._create()
         except sqlite3.Error as e:
             raise BadStore(f"{path}: {e}", hint="ingest the manuals into a new store, or restore a copy") from e
@@ -283,9 +284,10 @@ class Store:
         """The k chunks of largest cosine with embedded: f32 (dim,), and the cosines; exact, within a `snapshot`."""
         query = vectors.unit(embedded[None])[0]
         ids, scores, error = [np.empty(0, np.int64)], [np.empty(0, np.float32)], 0.0
+        score = self._scan(query)
         for codes in self._codes(only):
             ids.append(codes.chunks)
-            scores.append(self._scan(codes.rows, query))
+            scores.append(score(codes.rows))
             error = max(error, codes.error)
         bound = vectors.margin(query, error)
         best = np.concatenate(ids)[vectors.candidates(np.concatenate(scores), k, bound)].tolist()

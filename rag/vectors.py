@@ -14,7 +14,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-Scan = Callable[[np.ndarray, np.ndarray], np.ndarray]  # rows u8 (n, bytes), query f32 (k,) -> scores f32 (n,)
+Score = Callable[[np.ndarray], np.ndarray]  # rows u8 (n, bytes) -> scores f32 (n,)
+Scan = Callable[[np.ndarray], Score]  # query f32 (k,), made ready once for all rows
 
 _GROUP = 64
 BLOCK = np.dtype([("d", "<f2"), ("q", "i1", 32)])
@@ -47,9 +48,9 @@ def decode(rows: np.ndarray) -> np.ndarray:
     return (blocks["d"].astype(np.float32)[..., None] * blocks["q"]).reshape(len(rows), -1)
 
 
-def scan(rows: np.ndarray, query: np.ndarray) -> np.ndarray:
-    """The scan in numpy, for where no kernels are: 64 MB at a time is its caller's affair."""
-    return decode(rows) @ query
+def scan(query: np.ndarray) -> Score:
+    """The scan in numpy, for where no kernels are."""
+    return lambda rows: decode(rows) @ query
 
 
 def margin(query: np.ndarray, error: float) -> float:

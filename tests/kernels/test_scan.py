@@ -20,5 +20,5 @@ def test_the_scan_stays_within_its_bound(library: load.Library, dim: int) -> Non
         truth = unit.astype(np.float64) @ query.astype(np.float64)
         bound = vectors.margin(query, error)
         assert bound < 0.1
-        assert np.abs(scan(codes, query) - truth).max() <= bound
-        assert np.abs(vectors.scan(codes, query) - truth).max() <= bound
+        assert np.abs(scan(query)(codes) - truth).max() <= bound
+        assert np.abs(vectors.scan(query)(codes) - truth).max() <= bound

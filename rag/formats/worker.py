@@ -1,0 +1,45 @@
+"""The child that reads one document: `python -m edged.rag.formats.worker MODULE NAME MEMORY SECONDS`.
+
+Bytes of the document on stdin, JSON on stdout: the fields of Document with blocks as [kind, page, headings, start,
+end], or `error` and `hint`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import resource
+import sys
+
+from edged.errors import BadDocument
+
+
+def answer(module: str, name: str, data: bytes) -> dict:
+    """The document, or why there is none, as what JSON can say."""
+    try:
+        document = importlib.import_module(f"edged.rag.formats.{module}").read(data, name)
+    except BadDocument as error:
+        return {"error": error.message, "hint": error.hint}
+    except MemoryError:
+        return {"error": "reading it takes too much memory", "hint": "split it"}
+    return {
+        "title": document.title,
+        "text": document.text,
+        "blocks": [[b.kind, b.page, b.headings, b.start, b.end] for b in document.blocks],
+        "pages_without_text": document.pages_without_text,
+    }
+
+
+def main() -> None:
+    """Limit this process, then read."""
+    module, name, memory, seconds = sys.argv[1:]
+    resource.setrlimit(resource.RLIMIT_AS, (int(memory), int(memory)))
+    resource.setrlimit(resource.RLIMIT_CPU, (int(seconds), int(seconds) + 1))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    os.nice(10)  # generation goes first
+    json.dump(answer(module, name, sys.stdin.buffer.read()), sys.stdout)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,154 @@
+"""Readers of text formats, and the child that they run in."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from edged.errors import BadDocument
+from edged.rag import formats
+from edged.rag.document import Document
+from edged.rag.formats import html, markdown, plain
+from edged.rag.formats.clean import clean, join
+
+
+def shape(document: Document) -> list[tuple[str, str, tuple[str, ...]]]:
+    for block in document.blocks:
+        assert document.text[block.start : block.end] == block.text
+    return [(block.kind, block.text, block.headings) for block in document.blocks]
+
+
+def test_K01_ligatures_are_letters_and_marks_without_meaning_go() -> None:
+    source = "con\ufb01g o\ufb00set e\ufb03cient\0\ue000 3\u2011phase \u22125"
+    assert clean(source) == "config offset efficient 3-phase -5"
+
+
+@pytest.mark.parametrize(
+    ("lines", "whole"),
+    [
+        ("the regis-\nter", "the register"),
+        ("STM32-\nF407", "STM32-F407"),
+        ("an I2C-\ncompatible bus", "an I2C-compatible bus"),
+        ("TIM1_\nCH1", "TIM1_CH1"),
+        ("\u6301\u80a1\u6bd4\n\u4f8b", "\u6301\u80a1\u6bd4\u4f8b"),
+        ("from 1 -\n2", "from 1 - 2"),
+        ("two\nwords", "two words"),
+    ],
+)
+def test_K02_K08_lines_join_as_the_words_were(lines: str, whole: str) -> None:
+    assert join(lines.split("\n")) == whole
+
+
+def test_K02_a_soft_hyphen_goes_with_its_line_end() -> None:
+    assert clean("regis\u00ad\nter a\u00adb") == "register ab"
+
+
+def test_markdown() -> None:
+    source = """---\nx: y\n---\n# The *pump*\n\nUse `HAL_UART_Init`, see [wiring](#w)\nand TIM1_CH1 \\* now.\n
+- first\n  goes on\n- **second**\n\nCodes\n-----\n| Code | Cause |\n|:--|--:|\n| `E-0x1F` | a \\| b |\n
+```c\nx = "# no heading";\n\ny;\n```\n> quoted\n\n***\n\n1. step <!-- hidden -->\n"""
+    document = markdown.read(source.encode(), "m.md")
+    assert document.title == "The pump"
+    top, codes = ("The pump",), ("The pump", "Codes")
+    assert shape(document) == [
+        ("heading", "The pump", ()),
+        ("text", "Use HAL_UART_Init, see wiring and TIM1_CH1 * now.", top),
+        ("list", "- first goes on", top),
+        ("list", "- second", top),
+        ("heading", "Codes", top),
+        ("table_row", "Code | Cause", codes),
+        ("table_row", "E-0x1F | a | b", codes),
+        ("code", 'x = "# no heading";\n\ny;', codes),
+        ("text", "quoted", codes),
+        ("list", "1. step", codes),
+    ]
+
+
+def test_html() -> None:
+    source = """<!doctype html><title>Pump&shy; book</title><style>p{}</style><nav>menu</nav><h1>Pump</h1><p>An
+<b>e&#xFB03;cient</b> one<br>here<ul><li>red<li>blue</ul><h2>Codes</h2><table><tr><th>Code<th>Cause
+<tr><td>E-0x1F<td><table><tr><td>in</td><td>side</td></tr></table></table><pre>a\n  b</pre>after"""
+    document = html.read(source.encode(), "m.html")
+    assert document.title == "Pump book"
+    assert shape(document) == [
+        ("heading", "Pump", ()),
+        ("text", "An efficient one here", ("Pump",)),
+        ("list", "red", ("Pump",)),
+        ("list", "blue", ("Pump",)),
+        ("heading", "Codes", ("Pump",)),
+        ("table_row", "Code | Cause", ("Pump", "Codes")),
+        ("table_row", "E-0x1F | in side", ("Pump", "Codes")),
+        ("code", "a\n  b", ("Pump", "Codes")),
+        ("text", "after", ("Pump", "Codes")),
+    ]
+
+
+def test_html_says_its_encoding() -> None:
+    assert html.read(b"<meta charset=latin1><p>gr\xfcn", "m.html").text == "gr\u00fcn"
+    with pytest.raises(BadDocument, match=r"not utf-8: byte 5 is 0xfc"):
+        html.read(b"<p>gr\xfcn", "m.html")
+
+
+def test_plain_text() -> None:
+    source = "Pump\n====\n\nOne para-\ngraph.\n\n1.2 Codes of faults\n\n* a\n  b\n* c\n\n"
+    source += "R1   0x00   x\nR2   0x04   y\n\fNext."
+    document = plain.read(source.encode(), "m.txt")
+    assert document.title == "m"
+    assert shape(document) == [
+        ("heading", "Pump", ()),
+        ("text", "One paragraph.", ("Pump",)),
+        ("heading", "1.2 Codes of faults", ("Pump",)),
+        ("list", "* a b", ("Pump", "1.2 Codes of faults")),
+        ("list", "* c", ("Pump", "1.2 Codes of faults")),
+        ("code", "R1   0x00   x\nR2   0x04   y", ("Pump", "1.2 Codes of faults")),
+        ("text", "Next.", ("Pump", "1.2 Codes of faults")),
+    ]
+    assert [block.page for block in document.blocks] == [1] * 6 + [2]
+
+
+def write(tmp_path: Path, name: str, data: bytes) -> Path:
+    path = tmp_path / name
+    path.write_bytes(data)
+    return path
+
+
+def test_a_file_is_read_by_its_name(tmp_path: Path) -> None:
+    document = formats.read(write(tmp_path, "Manual.MD", "# T\n\ngrün".encode()))
+    assert document == markdown.read("# T\n\ngrün".encode(), "Manual.MD")
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "cause"),
+    [
+        ("a.xyz", b"x", "no reader"),
+        ("a.txt", b"gr\xfcn", "not utf-8: byte 2 is 0xfc"),
+        ("a.md", b"\x7fELF\0\0", "zero bytes"),
+        ("a.txt", b"x" * ((16 << 20) + 1), "larger than 16 MiB"),
+    ],
+)
+def test_K05_a_file_that_cannot_be_read_says_why(tmp_path: Path, name: str, data: bytes, cause: str) -> None:
+    with pytest.raises(BadDocument, match=cause):
+        formats.read(write(tmp_path, name, data))
+
+
+def test_K05_a_missing_file_says_so(tmp_path: Path) -> None:
+    with pytest.raises(BadDocument, match="No such file"):
+        formats.read(tmp_path / "a.txt")
+
+
+def test_K05_nesting_without_end_is_read(tmp_path: Path) -> None:
+    deep = b"<div><table><tr><td>" * 5_000 + b"core"
+    assert formats.read(write(tmp_path, "a.html", deep)).text.strip() == "core"
+
+
+def test_K05_a_reader_has_a_limit_on_memory(tmp_path: Path) -> None:
+    path = write(tmp_path, "a.txt", b"x" * (12 << 20))
+    with pytest.raises(BadDocument, match=r"a\.txt: (reading it takes too much memory|its reader died)"):
+        formats.read(path, memory=50 << 20)
+
+
+def test_K05_a_reader_has_a_limit_on_time(tmp_path: Path) -> None:
+    path = write(tmp_path, "a.html", b"<p>x" * (1 << 22))
+    with pytest.raises(BadDocument, match=r"not read after (1 s of processor time|10 s)"):
+        formats.read(path, seconds=1)
