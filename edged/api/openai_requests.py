@@ -42,6 +42,15 @@ UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "web_search_options": (),
     "suffix": ("",),
     "best_of": (1,),
+    "min_tokens": (0,),
+    "stop_token_ids": ([],),
+    "use_beam_search": (False,),
+    "length_penalty": (1,),
+    "chat_template_kwargs": ({},),
+    "mirostat": (0,),
+    "typical_p": (1,),
+    "dry_multiplier": (0,),
+    "xtc_probability": (0,),
 }
 """Fields refused unless they have one of these values, with which they ask for nothing."""
 

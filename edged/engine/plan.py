@@ -226,7 +226,7 @@ class _OpTable:
         if act is None:
             sizes = self._sizes
             size = act_bytes(kind, x.width, sizes.max_decode, 0 if x.gathered else sizes.max_prompt, sizes.lanes)
-            act = forms[kind] = self._buffers[x, kind] = _Buffer(size)
+            act = forms[kind] = self._buffers[x, kind, len(self._ops)] = _Buffer(size)  # again when x has changed
             way = ("columns", x.width)
             self._emit("quantise", [(source, way)], [(act, way)], region=_region(x), type=kind, n=x.width, a=source,
                        d=act)  # fmt: skip

@@ -67,9 +67,10 @@ def write(path: Path, mark: bytes, cache: KVCache) -> None:
     crc = 0
     for piece in pieces:
         crc = zlib.crc32(piece.data, crc)
-    new = path.with_suffix(f".{os.getpid()}.new")
+    new = path.with_name(path.name + ".new")  # one name: what a killed daemon left is written over
     try:
-        with new.open("wb") as file:
+        # others may not read what was asked
+        with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "wb") as file:
             file.write(HEAD.pack(MAGIC, mark, len(nodes), crc))
             for piece in pieces:
                 file.write(piece.data)
