@@ -130,7 +130,9 @@ class StubEngine:
         self._logprob = logprob
         self._waiting: deque[Sequence] = deque()
         self._running: list[Sequence] = []
-        self._counters = dict.fromkeys(("requests_total", "cancelled_total", "failed_total", "tokens_total"), 0)
+        self._counters = dict.fromkeys(
+            ("requests_total", "cancelled_total", "failed_total", "tokens_total", "steps_total"), 0
+        )
         self._allowed = math.inf  # steps
         self._wedged = False
         self._closed = False
@@ -230,6 +232,7 @@ class StubEngine:
     def _step(self) -> list[tuple[Sink, Event]]:
         """One token for every running sequence, or the end of those that were cancelled."""
         batch: list[tuple[Sink, Event]] = []
+        self._counters["steps_total"] += 1
         for sequence in [s for s in [*self._running, *self._waiting] if s.cancelled]:
             self._counters["cancelled_total"] += 1
             self._leave(sequence)
