@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from edged.kernels.table import ACT_Q8_32, TYPE_BY_NAME, act_row_parts
+from edged.kernels.activations import row_records
+from edged.kernels.table import TYPE_BY_NAME
 
 if TYPE_CHECKING:
     from edged.kernels.load import Library
@@ -25,7 +26,7 @@ def scanner(library: Library) -> Callable[[np.ndarray], Callable[[np.ndarray], n
     """
 
     def scan(query: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
-        k, stride, record = query.size, Q8_0.row_bytes(query.size), row_record(query)
+        k, stride, record = query.size, Q8_0.row_bytes(query.size), row_records(query[None], Q8_0.act)
 
         def score(rows: np.ndarray) -> np.ndarray:
             assert rows.shape[1] == stride and rows.flags.c_contiguous
@@ -36,18 +37,3 @@ def scanner(library: Library) -> Callable[[np.ndarray], Callable[[np.ndarray], n
         return score
 
     return scan
-
-
-def row_record(x: np.ndarray) -> np.ndarray:
-    """The Q8_32 row record (layout in table.py) of x: f32 (k,); u8, aligned to 64 bytes."""
-    blocks = x.reshape(-1, 32)
-    peak = np.abs(blocks).max(1)
-    q = np.rint(blocks * np.divide(127, peak, out=np.zeros_like(peak), where=peak > 1e-35)[:, None]).astype(np.int8)
-    d = peak / np.float32(127)
-    parts = act_row_parts(ACT_Q8_32, x.size)
-    room = np.zeros(parts[-1] + 64, np.uint8)
-    record = room[-room.ctypes.data % 64 :][: parts[-1]]
-    for offset, part in zip(parts, (q, d, d * q.sum(1, dtype=np.int32).astype(np.float32)), strict=False):
-        raw = part.view(np.uint8).ravel()
-        record[offset : offset + raw.size] = raw
-    return record

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from edged.kernels.activations import TINY, quantised
 from edged.kernels.export import export, extern, helper
 from edged.kernels.ops.record import (
     MAX_DECODE,
@@ -59,44 +60,12 @@ from edged.kernels.table import (
     TYPES,
     ActKind,
     act_panel_parts,
-    act_row_parts,
 )
 from edged.kernels.unroll import static
 
 TYPES_OF_F32 = tuple(t.id for t in TYPES if t.act == ACT_F32)
 TYPES_OF_Q8_256 = tuple(t.id for t in TYPES if t.act == ACT_Q8_256)
 rotate4, rotate2, rotate1 = (shuffle([(i + n) % 8 for i in range(8)]) for n in (4, 2, 1))
-TINY = 1e-35  # blocks with a smaller maximum become zero: 127 / max would overflow
-
-
-def quantised(x: np.ndarray, kind: ActKind) -> tuple[np.ndarray, np.ndarray]:
-    """q: i8 (rows, k), d: f32 (rows, k / block) of rows x: f32 (rows, k)."""
-    blocks = x.reshape(len(x), x.shape[1] // ACT_BLOCK[kind], ACT_BLOCK[kind])
-    peak = np.abs(blocks).max(-1)
-    with np.errstate(divide="ignore", over="ignore"):
-        inverse = np.where(peak > TINY, np.float32(127) / peak, np.float32(0))
-    q = np.rint(blocks * inverse[..., None]).astype(np.int8)
-    return q.reshape(x.shape), peak / np.float32(127)
-
-
-def reference_rows(x: np.ndarray, kind: ActKind) -> np.ndarray:
-    """Row records, u8 (rows, record bytes), of x: f32 (rows, k)."""
-    n, k = x.shape
-    parts = act_row_parts(kind, k)
-    out = np.zeros((n, parts[-1]), np.uint8)
-    if kind == ACT_F32:
-        columns_ = [x]
-    else:
-        q, d = quantised(x, kind)
-        sums = q.reshape(n, k // 32, 32).sum(-1, dtype=np.int32)
-        if kind == ACT_Q8_32:
-            columns_ = [q, d, d * sums.astype(np.float32)]
-        else:
-            columns_ = [q, d, sums, q.reshape(n, k // 16, 16).sum(-1, dtype=np.int16)]
-    for offset, column in zip(parts, columns_, strict=False):
-        raw = np.ascontiguousarray(column).view(np.uint8)
-        out[:, offset : offset + raw.shape[1]] = raw
-    return out
 
 
 def reference_panels(x: np.ndarray, kind: ActKind, lanes: int, bias: int) -> np.ndarray:

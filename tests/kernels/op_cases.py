@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from edged.kernels.activations import quantised, row_records
 from edged.kernels.ops import (
     add,
     attention,
@@ -149,7 +150,7 @@ def quantising(level: str) -> Iterator[Case]:
             for n_decode, n_prompt in BATCHES:
                 x = awkward_rows(rng, ROWS, max(k, 512))[:, :k].copy()
                 out = np.zeros(act_bytes(kind, k, MAX_DECODE, MAX_PROMPT, lanes), np.uint8)
-                records = quantise.reference_rows(x[:n_decode], kind).ravel()
+                records = row_records(x[:n_decode], kind).ravel()
                 panels = quantise.reference_panels(x[MAX_DECODE : MAX_DECODE + n_prompt], kind, lanes, bias)
                 expected, first = out.copy(), MAX_DECODE * act_row_parts(kind, k)[-1]
                 expected[: records.size] = records
@@ -284,7 +285,7 @@ def dequantised(x: np.ndarray, kind: ActKind) -> np.ndarray:
     """What an activation buffer holds of x, in f64."""
     if kind == ACT_F32:
         return x.astype(np.float64)
-    q, d = quantise.quantised(x, kind)
+    q, d = quantised(x, kind)
     return q * np.repeat(d.astype(np.float64), ACT_BLOCK[kind], 1)
 
 
@@ -299,7 +300,7 @@ def multiplying(level: str) -> Iterator[Case]:
             blocks = rng.integers(0, 60, (n, k // t.block, t.size)).astype(np.uint8)
             w = importlib.import_module(f"edged.kernels.types.{t.name}").dequantise(blocks).reshape(n, k)
             x = rng.standard_normal((rows, k)).astype(np.float32)
-            records = quantise.reference_rows(x[:max_decode], t.act).ravel()
+            records = row_records(x[:max_decode], t.act).ravel()
             panels = quantise.reference_panels(x[max_decode:], t.act, lanes, LEVEL_BY_NAME[level].bias).ravel()
             act = np.concatenate([records, panels])
             assert act.size == act_bytes(t.act, k, max_decode, MAX_PROMPT, lanes)

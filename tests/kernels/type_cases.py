@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from edged.kernels.ops.quantise import quantised, reference_panels, reference_rows
+from edged.kernels.activations import quantised, row_records
+from edged.kernels.ops.quantise import reference_panels
 from edged.kernels.table import ACT_BLOCK, LEVELS, TYPES, TensorType
 
 ROWS, TOKENS = 45, 37
@@ -104,7 +105,7 @@ def case(t: TensorType, k: int) -> dict[str, Any]:
     }
     return {
         "type": np.array(t.name), "k": np.array(k), "weights": weights, "rows": rows, "product": product,
-        "norms": norms, "records": reference_rows(x, t.act), **panels,
+        "norms": norms, "records": row_records(x, t.act), **panels,
     }  # fmt: skip
 
 
