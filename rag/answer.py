@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from edged.rag import vectors
-from edged.rag.search import EVERYWHERE, Embed, Passage, search
+from edged.rag.search import EVERYWHERE, Embed, Passage, near
 from edged.rag.store import Filter, Store
 from edged.rag.words import codes, contains, phrases, words
 
@@ -66,7 +66,8 @@ def extract(store: Store, embed: Embed | None, question: str, *, k: int = 5, sen
     wanted = codes(question)
     if wanted and len(wanted) == len(phrases(question)):
         embed = None
-    passages = search(store, embed, question, k, only)
+    vector = embed([question])[0] if embed and question.strip() else None
+    passages = near(store, question, vector, k, only)
     bearing = [p for p in passages if all(contains(words(p.indexed), code) for code in wanted)]
     if not bearing:
         return Answer(NOT_FOUND, (), 0.0)
@@ -74,7 +75,7 @@ def extract(store: Store, embed: Embed | None, question: str, *, k: int = 5, sen
     confidence = max(_confidence(p, weights, embed is not None) for p in bearing)
     if confidence < least:
         return Answer(NOT_FOUND, (), confidence)
-    quotes = _best(bearing, question, weights, embed, sentences)
+    quotes = _best(bearing, weights, embed, vector, sentences)
     verified = tuple(q for q in quotes if store.quote(q.passage.content, q.start, q.end) == q.text)
     text = " ".join(f"{q.text} [{n}]" for n, q in enumerate(verified, 1)) or NOT_FOUND
     return Answer(text, verified, confidence)
@@ -82,7 +83,7 @@ def extract(store: Store, embed: Embed | None, question: str, *, k: int = 5, sen
 
 def _weights(store: Store, question: str) -> dict[str, float]:
     """The words of a question by their inverse document frequency; a word that no chunk holds weighs most."""
-    total = store.stats()["chunks"]
+    total = store.n_chunks
     return {word: math.log1p(total / (1 + store.frequency([word]))) for word in words(question) if word not in _ASKING}
 
 
@@ -111,14 +112,13 @@ def split(text: str) -> list[tuple[int, int]]:
     return spans
 
 
-def _best(passages: Sequence[Passage], question: str, weights: dict[str, float], embed: Embed | None,
+def _best(passages: Sequence[Passage], weights: dict[str, float], embed: Embed | None, vector: np.ndarray | None,
           n: int) -> list[Quote]:
     """The n sentences that share most with the question, in the order of the passages."""
     quotes = [Quote(p.text[a:b], p.start + a, p.start + b, p) for p in passages for a, b in split(p.text)]
     scores = np.array([_coverage(q.text, weights) for q in quotes])
-    if embed:
-        unit = vectors.unit(embed([question, *(q.text for q in quotes)]))
-        scores += unit[1:] @ unit[0]
+    if embed and vector is not None:
+        scores += vectors.unit(embed([q.text for q in quotes])) @ vectors.unit(vector[None])[0]
     # a heading or a lone word repeats the question better than any sentence does
     scores -= [0.5 if len(words(q.text)) < 4 else 0.0 for q in quotes]
     chosen = np.argsort(-scores, kind="stable")[:n]

@@ -45,16 +45,20 @@ class Passage:
 
 def search(store: Store, embed: Embed | None, query: str, k: int = 5, only: Filter = EVERYWHERE) -> list[Passage]:
     """The passages for a question, best first, made of at most k chunks. Without `embed`, by words alone."""
+    return near(store, query, embed([query])[0] if embed else None, k, only) if query.strip() else []
+
+
+def near(store: Store, query: str, vector: np.ndarray | None, k: int = 5, only: Filter = EVERYWHERE) -> list[Passage]:
+    """As `search`, for a question whose vector f32 (dim,) is known; None: by words alone."""
     if not query.strip() or k < 1:
         return []
-    vector = embed([query])[0] if embed else None
     with store.snapshot():
         by_words = store.matching(phrases(query), POOL, only)
         by_code = store.matching(wanted, POOL, only) if (wanted := codes(query)) else []
-        near = store.nearest(vector, POOL, only) if vector is not None else []
-        cosines = dict(near)
+        by_meaning = store.nearest(vector, POOL, only) if vector is not None else []
+        cosines = dict(by_meaning)
         scores: dict[int, float] = {}
-        for ranking in (by_words, [chunk for chunk, _ in near]):
+        for ranking in (by_words, [chunk for chunk, _ in by_meaning]):
             for rank, chunk in enumerate(ranking, 1):
                 scores[chunk] = scores.get(chunk, 0.0) + 1 / (RRF + rank)
         for stored in store.chunks(by_code):

@@ -273,6 +273,11 @@ class Store:
         sql = f"SELECT rowid FROM words WHERE words MATCH ? {where} ORDER BY bm25(words), rowid LIMIT ?"
         return [row[0] for row in self._db.execute(sql, [match, *values, k])]
 
+    @property
+    def n_chunks(self) -> int:
+        """How many chunks there are."""
+        return int(self._db.execute("SELECT count(*) FROM chunks").fetchone()[0])
+
     def frequency(self, phrase: Sequence[str]) -> int:
         """How many chunks hold the words in a row."""
         if not self.has_words:
