@@ -21,7 +21,7 @@ import socket
 import stat
 import time
 from collections.abc import Iterator, MutableMapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -47,14 +47,10 @@ class Listener:
 
     def close(self) -> None:
         """Stop listening and remove the socket's file, unless another has taken its place. Idempotent."""
-        try:
-            if self.identity is not None:
-                with _lock(Path(self.path).parent):
-                    self.remove()
-        except OSError:
-            pass  # its folder is gone, and the file with it
-        finally:
-            self.socket.close()
+        if self.identity is not None:
+            with suppress(OSError), _lock(Path(self.path).parent):  # its folder may be gone, and the file with it
+                self.remove()
+        self.socket.close()
 
     def remove(self) -> None:
         """Only remove the file, without waiting for the lock: for a process that ends at once."""

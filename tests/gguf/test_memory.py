@@ -278,6 +278,14 @@ def test_prefault_ends_when_the_model_is_closed(path: Path, monkeypatch: pytest.
     assert len(kernel.calls) == 2
 
 
+def test_a_closed_model_has_not_changed(path: Path) -> None:
+    model = gguf.open(path)
+    model.close()
+    path.write_bytes(b"another")
+    for part in model.parts:
+        part.check_unchanged()  # who still runs at the end of the daemon is told of the end, not of this
+
+
 def test_arrays_outlive_the_model(tmp_path: Path) -> None:
     path = raw.save(tmp_path, raw.gguf([raw.key("k", np.arange(3, dtype="<i4")), raw.key("s", ["a", "b"])]))
     model = gguf.open(path)

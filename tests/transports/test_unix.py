@@ -6,6 +6,7 @@ import errno
 import fcntl
 import grp
 import os
+import shutil
 import socket
 import stat
 import subprocess
@@ -145,6 +146,15 @@ def test_g07_long_path(path: str) -> None:
 def test_missing_folder(path: str) -> None:
     with pytest.raises(BadConfig, match="No such file or directory"):
         unix.listen(path + "/missing/s")
+
+
+def test_closing_does_not_need_the_folder(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    ours = unix.listen(str(folder / "s"))
+    shutil.rmtree(folder)
+    ours.close()
+    assert ours.socket.fileno() == -1
 
 
 def test_file_of_another_is_not_removed(path: str) -> None:
