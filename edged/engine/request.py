@@ -109,7 +109,10 @@ class Handle(Protocol):
     """What `submit` returns."""
 
     def cancel(self) -> None:
-        """Stop this request at the next row tile; idempotent, from any thread."""
+        """End this request after the step in progress; idempotent, from any thread.
+
+        A step that computes for no other request is stopped at its next row tile.
+        """
 
 
 class EngineInfo(NamedTuple):
