@@ -58,7 +58,7 @@ async def completions(request: HttpRequest, context: Context) -> Reply:
     options = read_options(fields, context.limits, model.tokenizer.n_vocab)
     top_logprobs = read_completion_logprobs(fields)
     echo = fields.flag("echo")
-    given = read_prompts(fields, model.tokenizer.n_vocab)
+    given = await context.aside(read_prompts, fields, model.tokenizer.n_vocab)  # millions of ids take a while
     for prompt in given:
         if isinstance(prompt, str):
             model.check_text(prompt)

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 NGRAM = 3
 FIRST_LENGTH = 4
+MOST_LENGTH = 64  # a step seldom has as many rows to spare
 MOST_WAIT = 64  # tokens without a draft, at most, after drafts of which nothing was right
 
 
@@ -47,7 +48,7 @@ class Drafter:
     def learn(self, n_tokens: int, n_drafted: int, n_accepted: int) -> None:
         """What came of a draft, after which the sequence has n_tokens."""
         if n_accepted == n_drafted:
-            self._length = 2 * max(self._length, n_drafted)
+            self._length = min(2 * max(self._length, n_drafted), MOST_LENGTH)
         else:
             self._length = max(1, n_accepted)
         if n_accepted:

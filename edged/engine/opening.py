@@ -75,6 +75,7 @@ def _keep_on_disk(path: str, model: Model, kernels: str, cache: KVCache) -> Call
     """Read the prompt cache; what writes it."""
     from edged.engine import promptfile  # only where it is wanted
 
+    promptfile.check(Path(path))
     mark = promptfile.fingerprint(model, kernels, cache)
     promptfile.read(Path(path), mark, cache)
     return lambda: promptfile.write(Path(path), mark, cache)

@@ -36,6 +36,13 @@ SAMPLE = 64  # bytes
 log = logging.getLogger(__name__)
 
 
+def check(path: Path) -> None:
+    """Say now, not months later at the stop, that the file could not be written."""
+    if not os.access(path.parent, os.W_OK | os.X_OK):
+        why = "may not be written" if path.parent.is_dir() else "is not there"
+        log.warning("prompt cache %s cannot be kept: the folder %s", path, why)
+
+
 def fingerprint(model: Model, library: str, cache: KVCache) -> bytes:
     """What a block's bits depend on: SHA-256. library: path of the kernels."""
     digest = hashlib.sha256(Path(library).read_bytes())

@@ -45,6 +45,9 @@ SELF_TEST_PATIENCE = 120.0
 STOP_PATIENCE = 2.0
 """Seconds for clients to take the end of their answers, and as many for the engine to stop."""
 
+SAVE_PATIENCE = 20.0
+"""Seconds for an engine that writes its prompt cache when it stops: tens of MB, and some cards take 5 MB in one."""
+
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 EXIT_MODEL_CHANGED = os.EX_TEMPFAIL
@@ -177,9 +180,10 @@ class Daemon:
         self._listener.close()
         closing = asyncio.ensure_future(self._close_model(loading))
         await self._http.stop(STOP_PATIENCE)
-        done, _ = await asyncio.wait([closing], timeout=STOP_PATIENCE)
+        patience = SAVE_PATIENCE if self._config.engine.prompt_cache else STOP_PATIENCE
+        done, _ = await asyncio.wait([closing], timeout=patience)
         if not done:
-            log.critical("the model did not close within %.0f seconds; leaving it behind", STOP_PATIENCE)
+            log.critical("the model did not close within %.0f seconds; leaving it behind", patience)
             self.left_behind = True
 
     async def _close_model(self, loading: asyncio.Future[None]) -> None:

@@ -206,3 +206,8 @@ def _install(part: Path, target: Path, sha256: str, size: int, progress: Progres
         raise
     with writing(target):
         os.replace(part, target)
+        folder = os.open(target.parent, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(folder)  # or the name may be gone after a power cut
+        finally:
+            os.close(folder)

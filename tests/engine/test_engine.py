@@ -264,6 +264,24 @@ def test_a_fault_of_edged_itself_leaves_nobody_waiting(path: Path) -> None:
         running.close()
 
 
+def test_what_a_failing_step_has_ended_is_told(running: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(decode: object, prompt: object) -> None:
+        raise ZeroDivisionError
+
+    cancelled, other = ask(running, request(4)), ask(running, request(4, 1, seed=1))
+    assert running.step()
+    assert cancelled.job is not None
+    cancelled.job.cancel()
+    late = ask(running, request(4, 1))
+    with monkeypatch.context() as patched:
+        patched.setattr(running._parts.batch, "fill", broken)
+        with pytest.raises(ZeroDivisionError):
+            running.step()
+    assert cancelled.reason == "cancelled"
+    finish(running, other, late)
+    assert other.reason == late.reason == "length"
+
+
 def test_a_fault_of_edged_itself_reaches_requests_that_arrive_meanwhile(path: Path) -> None:
     with gguf.open(path) as model:
         running = engine.open(EngineConfig(threads=1), model)

@@ -5,9 +5,12 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from edged import gguf
 from edged.engine import promptfile
+from edged.engine.kvcache import KVCache
 from edged.engine.request import Done, Token
 from tests import tiny
 from tests.engine.running import answers, opened, request
@@ -76,10 +79,30 @@ def test_a_torn_or_changed_file_is_ignored(model: Path, tmp_path: Path, caplog: 
         assert file.read_bytes() == good  # the next restart has it again
 
 
-def test_a_place_that_cannot_be_written_costs_a_line(
+def test_a_place_that_cannot_be_written_is_told_at_the_start_and_at_the_end(
     model: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     ask(model, tmp_path / "missing" / "prompts.kv")
     assert [record.message for record in caplog.records] == [
-        f"prompt cache {tmp_path}/missing/prompts.kv is not written: No such file or directory"
+        f"prompt cache {tmp_path}/missing/prompts.kv cannot be kept: the folder is not there",
+        f"prompt cache {tmp_path}/missing/prompts.kv is not written: No such file or directory",
     ]
+
+
+def test_a_part_without_tensors_has_a_fingerprint(tmp_path: Path) -> None:
+    """And its bytes count: split tools may leave the metadata in a file of its own."""
+    marks = []
+    for value in (1, 1, 2):
+        first, second = gguf.Writer(), gguf.Writer()
+        first.add("general.architecture", "llama")
+        first.add("edged.test", np.uint32(value))
+        second.add_tensor("blk.0.w", np.ones(4, np.float32))
+        for no, writer in enumerate((first, second)):
+            writer.add("split.no", np.uint16(no))
+            writer.add("split.count", np.uint16(2))
+            writer.add("split.tensors.count", np.int32(1))
+            writer.write(tmp_path / f"m-{no + 1:05}-of-00002.gguf")
+        with gguf.open(tmp_path / "m-00001-of-00002.gguf") as opened_model:
+            cache = KVCache((), 32, 1, 32, 32, 0)
+            marks.append(promptfile.fingerprint(opened_model, __file__, cache))
+    assert marks[0] == marks[1] != marks[2]
