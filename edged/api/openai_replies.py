@@ -137,6 +137,9 @@ class CompletionFormat(Format):
     def _echoed(self, choice: Choice) -> Object:
         """Log-probabilities of the prompt's tokens: the first has none, nothing comes before it."""
         assert choice.scores is not None
+        raw = b"".join(map(self.tokenizer.token_bytes, choice.request.prompt))
+        hidden = len(raw.decode("utf-8", "replace")) - len(self._echoes[choice.index])  # begin of sequence, say
+        self._offsets[choice.index].skip(hidden)
         tops = choice.scores.tops or ((),) * len(choice.scores.logprobs)
         scored = zip(choice.request.prompt, (None, *choice.scores.logprobs), ((), *tops), strict=True)
         return self._columns(choice.index, [Token(token, logprob, top) for token, logprob, top in scored])
@@ -172,8 +175,12 @@ class _Offsets:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._at = 0
 
+    def skip(self, n: int) -> None:
+        """The first n characters of the tokens are not in the text."""
+        self._at -= n
+
     def next(self, raw: bytes) -> int:
-        start = self._at
+        start = max(self._at, 0)
         self._at += len(self._decoder.decode(raw))
         return start
 

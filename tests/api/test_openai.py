@@ -132,6 +132,14 @@ def test_echo_with_logprobs_scores_the_prompt(daemon: Running) -> None:
     assert [offset for column in columns for offset in column["text_offset"]] == [0, 1, 2, 3]
 
 
+def test_offsets_count_the_text_alone(daemon: Running) -> None:
+    """Not the begin-of-sequence token that was put before it."""
+    answer = daemon.post(COMPLETIONS, {"prompt": "abc", "echo": True, "logprobs": 0, "max_tokens": 1}).json()
+    logprobs = answer["choices"][0]["logprobs"]
+    assert logprobs["tokens"][1:] == ["a", "b", "c", "H"]
+    assert logprobs["text_offset"] == [0, 0, 1, 2, 3]
+
+
 def test_scoring_alone(daemon: Running) -> None:
     """max_tokens 0 with echo and logprobs: what evaluation tools ask for."""
     fields = {"prompt": [97, 98], "echo": True, "logprobs": 0, "max_tokens": 0}
