@@ -1,7 +1,8 @@
 """How good search and answers are, on questions with known answers: `evaluate(store, embed, read(path))`.
 
 A line of the file is a JSON object: `question`, `gold` (words that the answer must hold; null: not in the manuals),
-and, where only one document is right, `path`. Raises BadRequest for a malformed line.
+and, where only one place is right, `path` of the document, `section` (its heading) and `page`. Raises BadRequest for a
+malformed line.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ class Question:
     question: str
     gold: str | None
     path: str = ""
+    section: str = ""
+    page: int | None = None
 
 
 @dataclass(frozen=True)
@@ -56,7 +59,7 @@ def read(path: Path) -> list[Question]:
             questions.append(Question(**json.loads(line)))
         except (ValueError, TypeError) as e:
             raise BadRequest(f"{path}, line {number}: {e}",
-                             hint='a line is {"question": ..., "gold": ... or null, "path": ...}') from e
+                             hint='a line is {"question": ..., "gold": ... or null, "path", "section", "page"}') from e
     return questions
 
 
@@ -74,7 +77,7 @@ def evaluate(store: Store, embed: Embed | None, questions: Sequence[Question], *
             continue
         ranks.append(_rank(search(store, embed, asked.question, k), asked))
         answered.append(not found.refused)
-        right.append(any(_holds(q.text, asked.gold) and _from(q.passage, asked.path) for q in found.quotes))
+        right.append(any(_holds(q.text, asked.gold) and _from(q.passage, asked) for q in found.quotes))
     given = sum(answered) + len(refused) - sum(refused)
     return Report(
         answerable=len(ranks),
@@ -112,7 +115,7 @@ def threshold(store: Store, embed: Embed | None, questions: Sequence[Question]) 
 
 def _rank(passages: Sequence[Passage], asked: Question) -> int:
     """The rank of the first passage that holds the gold words, from 1; 0 if none does."""
-    hits = (n for n, p in enumerate(passages, 1) if _holds(p.indexed, asked.gold or "") and _from(p, asked.path))
+    hits = (n for n, p in enumerate(passages, 1) if _holds(p.indexed, asked.gold or "") and _from(p, asked))
     return next(hits, 0)
 
 
@@ -120,8 +123,14 @@ def _holds(text: str, gold: str) -> bool:
     return contains(words(text), words(gold))
 
 
-def _from(passage: Passage, path: str) -> bool:
-    return not path or any(source.path == path for source in passage.sources)
+def _from(passage: Passage, asked: Question) -> bool:
+    """Whether a passage is of the place asked for; a document without pages is right on every page."""
+    page, end = passage.page, passage.page_end or passage.page
+    return (
+        (not asked.path or any(source.path == asked.path for source in passage.sources))
+        and _holds(passage.indexed, asked.section)
+        and (asked.page is None or page is None or end is None or page <= asked.page <= end)
+    )
 
 
 def _mean(values: Sequence[float]) -> float | None:

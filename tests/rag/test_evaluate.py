@@ -44,3 +44,11 @@ def test_a_malformed_line_is_named(tmp_path: Path) -> None:
     path.write_text('{"question": "a", "gold": "b"}\n{"nothing": 1}\n')
     with pytest.raises(BadRequest, match="line 2"):
         read(path)
+
+
+def test_a_hit_is_one_of_the_right_place(tmp_path: Path) -> None:
+    store = new(tmp_path)
+    put(store, "pump.md", "Nothing.", "Fault E-0x20 means that the sensor cable is open.")
+    for place, hits in [({}, 1), ({"section": "Manual"}, 1), ({"section": "Wiring"}, 0), ({"page": 3}, 0)]:
+        report = evaluate(store, embed, [Question("Fault E-0x20", "sensor cable", **place)], least=0.0)
+        assert report.hit_at_3 == report.right == hits, place
