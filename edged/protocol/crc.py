@@ -6,6 +6,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 
 def _table() -> tuple[int, ...]:
     rows = []
@@ -17,14 +19,31 @@ def _table() -> tuple[int, ...]:
 
 
 _TABLE = _table()
+_BACK = {row >> 8: at for at, row in enumerate(_TABLE)}
+"""High byte of a row -> the row's number: no two rows share one, so a step can be undone."""
 
 
 def crc16(data: bytes | bytearray | memoryview) -> int:
     """The CRC of `data`, 0 to 0xFFFF. It misses one in 65 536 of the damages that it is not sure to find."""
-    crc = 0xFFFF
+    crc, table = 0xFFFF, _TABLE
     for byte in data:
-        crc = crc >> 8 ^ _TABLE[(crc ^ byte) & 0xFF]
+        crc = crc >> 8 ^ table[(crc ^ byte) & 0xFF]
     return crc
+
+
+def crc16_starts(data: bytes | bytearray | memoryview) -> Iterator[int]:
+    """The starts, first to last, from which `data` ends with the CRC (low byte first) of what lies between.
+
+    One pass from the end: the only value that the rest of `data` takes to 0 is known at each byte.
+    """
+    starts = []
+    crc = 0
+    for at in range(len(data) - 1, -1, -1):
+        row = _BACK[crc >> 8]
+        crc = ((crc ^ _TABLE[row]) & 0xFF) << 8 | row ^ data[at]
+        if crc == 0xFFFF and at + 2 <= len(data):
+            starts.append(at)
+    return reversed(starts)
 
 
 def xor8(data: bytes | bytearray | memoryview) -> int:

@@ -21,11 +21,12 @@ Sources: Modbus over Serial Line V1.02; Modbus Application Protocol V1.1b3.
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from edged.protocol.crc import crc16
+from edged.protocol.crc import crc16, crc16_starts
 
 LONGEST = 256
 """Bytes of a frame (Modbus over Serial Line V1.02, 2.5.1)."""
@@ -78,6 +79,11 @@ class ModbusSlave:
         self.unit = unit
         self.noise = 0
         self._buffer = bytearray()
+        # where a frame may begin: a unit and a function whose lengths are known, or any function of this unit
+        own = re.escape(bytes([unit]))
+        self._heads = re.compile(
+            rb"[\x00-\xf7](?:[\x01-\x06\x0f\x10\x81-\x90]|\Z)|" + own + rb"(?:[\x00-\x7f]|\Z)", re.DOTALL
+        )
 
     def feed(self, data: bytes) -> list[Request]:
         """Take bytes; return the requests to this unit (or to all, unit 0) that they complete."""
@@ -90,14 +96,9 @@ class ModbusSlave:
     def silence(self) -> list[Request]:
         """The line is quiet: an unfinished head hides no whole request any longer.
 
-        The head is kept where nothing follows it, for adapters that pause inside a frame.
+        The head is kept where nothing whole follows it, for adapters that pause inside a frame.
         """
-        for start in range(1, len(self._buffer)):
-            length = self._whole(start)
-            if length:
-                self._discard(start)
-                return [*self._scan(), *self.silence()]
-        return self._unknown()
+        return self._scan(quiet=True) or self._unknown()
 
     def values(self, request: Read, values: Sequence[int]) -> bytes:
         """The reply to a read: `request.count` values of 16 bits."""
@@ -119,66 +120,66 @@ class ModbusSlave:
     def _seal(self, body: bytes) -> bytes:
         return body + crc16(body).to_bytes(2, "little")
 
-    def _scan(self) -> list[Request]:
-        """Take whole frames from the front; stop at one that may still become whole."""
+    def _scan(self, quiet: bool = False) -> list[Request]:
+        """Take whole frames in one pass. Unless it is quiet, stop at a head that may still become whole."""
         requests: list[Request] = []
-        while self._buffer:
-            length = self._whole(0)
-            if length:
-                frame = bytes(self._buffer[:length])
-                del self._buffer[:length]
+        data = bytes(self._buffer)
+        head = None  # the first since the last frame that may still become whole
+        end = at = 0
+        while found := self._heads.search(data, at):
+            at = found.start()
+            whole, grows = self._weigh(data, at)
+            if whole:
+                self.noise += at - end
                 # a request has 8 bytes or is a 16; other frames of this unit are replies: its own echo
-                if frame[0] in (0, self.unit) and length == _request_length(frame):
-                    requests.append(_parse(frame))
-            elif self._may_grow(0):
-                break
-            else:
-                self._discard(1)
+                if data[at] in (0, self.unit) and whole == _request_length(data[at : at + 7]):
+                    requests.append(_parse(data[at : at + whole]))
+                at = end = at + whole
+                head = None
+                continue
+            if grows and head is None:
+                head = at
+                if not quiet:
+                    break
+            at += 1
+        kept = len(data) if head is None else head
+        self.noise += kept - end
+        del self._buffer[:kept]
         return requests
 
-    def _whole(self, start: int) -> int:
-        """The length of the frame with a right CRC that begins at `start`, else 0."""
-        head = memoryview(self._buffer)[start:]
-        try:
-            for length in _lengths(head, self.unit):
-                if 4 <= length <= len(head) and crc16(head[: length - 2]) == head[length - 2] | head[length - 1] << 8:
-                    return length
-        finally:
-            head.release()  # a bytearray with a view cannot shrink
-        return 0
-
-    def _may_grow(self, start: int) -> bool:
-        head = bytes(self._buffer[start : start + LONGEST])
-        return any(len(head) < length <= LONGEST for length in _lengths(head, self.unit))
+    def _weigh(self, data: bytes, at: int) -> tuple[int, bool]:
+        """The length of the frame with a right CRC that begins at `at`, or 0 and whether more bytes may make it one."""
+        grows = False
+        for length in _lengths(data[at : at + 7], self.unit):
+            if at + length > len(data):
+                grows |= length <= LONGEST
+            elif length >= 4 and not crc16(data[at : at + length]):
+                return length, False
+        return 0, grows
 
     def _unknown(self) -> list[Request]:
         """A frame of a function whose length is not known here: the rest of the buffer, if its CRC is right."""
-        for start in range(max(0, len(self._buffer) - 3)):
-            rest = bytes(self._buffer[start:])
-            if rest[0] == self.unit and crc16(rest[:-2]) == int.from_bytes(rest[-2:], "little"):
+        for start in crc16_starts(self._buffer):
+            if self._buffer[start] == self.unit and start + 4 <= len(self._buffer):
+                function = self._buffer[start + 1]
+                self.noise += start
                 self._buffer.clear()
-                return [Refused(rest[0], rest[1] & 0x7F, ILLEGAL_FUNCTION)]
+                return [Refused(self.unit, function & 0x7F, ILLEGAL_FUNCTION)]
         return []
 
-    def _discard(self, count: int) -> None:
-        self.noise += count
-        del self._buffer[:count]
 
-
-def _request_length(head: bytes | memoryview) -> int:
+def _request_length(head: bytes) -> int:
     """The length of a master's frame, which needs 7 bytes for functions 15 and 16; 0 for other functions."""
     if head[1] in (15, 16):
         return 9 + head[6] if len(head) > 6 else 9
     return 8 if 1 <= head[1] <= 6 else 0
 
 
-def _lengths(head: bytes | memoryview, unit: int) -> list[int]:
+def _lengths(head: bytes, unit: int) -> list[int]:
     """The lengths that a frame may have that begins so: a request, a reply, an exception.
 
     A write to `unit` itself has one: its first 8 bytes may by chance look like a reply.
     """
-    if head[0] > 247:
-        return []
     if len(head) < 2:
         return [LONGEST]
     function = head[1]

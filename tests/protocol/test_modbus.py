@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from edged.protocol import modbus
 from edged.protocol.crc import crc16
 from edged.protocol.modbus import (
     DEVICE_BUSY,
@@ -117,6 +118,18 @@ def test_H06_no_flipped_bit_is_served() -> None:
         bad[bit // 8] ^= 1 << bit % 8
         slave = ModbusSlave(1)
         assert slave.feed(bytes(bad)) + slave.silence() == [], bit
+
+
+def test_H06_what_a_byte_of_noise_costs_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each byte begins at most two frames in a pass, and there is one pass when bytes come and one at the silence."""
+    calls = []
+    monkeypatch.setattr(modbus, "crc16", lambda data: calls.append(len(data)) or crc16(data))
+    for noise in (b"\1\3\xfa" * 80, bytes(240), b"\1\x10\0\0\0\x7b\xf6" * 34, (ASK + b"\1\3\xfa") * 21):
+        slave = ModbusSlave(1)
+        calls.clear()
+        slave.feed(noise)
+        slave.silence()
+        assert 0 < len(calls) <= 2 * 2 * len(noise) and max(calls) <= 256
 
 
 @given(st.lists(st.binary(max_size=400), max_size=6))
