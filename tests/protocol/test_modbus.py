@@ -124,7 +124,7 @@ def test_H06_what_a_byte_of_noise_costs_is_bounded(monkeypatch: pytest.MonkeyPat
     """Each byte begins at most two frames in a pass, and there is one pass when bytes come and one at the silence."""
     calls = []
     monkeypatch.setattr(modbus, "crc16", lambda data: calls.append(len(data)) or crc16(data))
-    for noise in (b"\1\3\xfa" * 80, bytes(240), b"\1\x10\0\0\0\x7b\xf6" * 34, (ASK + b"\1\3\xfa") * 21):
+    for noise in (b"\1\3\xfa" * 80, b"\1" * 240, b"\1\x10\0\0\0\x7b\xf6" * 34, (ASK + b"\1\3\xfa") * 21):
         slave = ModbusSlave(1)
         calls.clear()
         slave.feed(noise)
