@@ -122,3 +122,9 @@ class BadStore(EdgedError):
     """The store of manuals is damaged, of another version, or was filled by another embedding model."""
 
     code = "bad_store"
+
+
+class LinkFailed(EdgedError):
+    """A device on a serial line does not answer (code link_lost), or refused or ended what was asked."""
+
+    code = "link_lost"

@@ -25,6 +25,7 @@ ARROWS: dict[str, str] = {
     "models": "",
     "protocol": "",
     "transports": "",
+    "client": "protocol",  # for other programs: the port is handed in
     "rag": "",
     "convert": "gguf",
     "store": "convert",  # a model of the catalogue may travel as safetensors

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edged.protocol.frame import MORE, BadFrame, Frame, FrameDecoder, FrameEvent, _stuff, _unstuff, encode
+from edged.protocol.frame import BadFrame, Frame, FrameDecoder, FrameEvent, _stuff, _unstuff, encode
 
 NEXT = Frame(2, 0xFFFF, b"next")
 
@@ -22,7 +22,7 @@ def raw(body: bytes) -> bytes:
 CASES: dict[str, tuple[bytes, list[FrameEvent]]] = {
     "empty": (encode(Frame(1, 0)), [Frame(1, 0)]),
     "zeros": (encode(Frame(0, 0, bytes(255))), [Frame(0, 0, bytes(255))]),
-    "no zeros": (encode(Frame(1, 9, b"\xff" * 255, MORE)), [Frame(1, 9, b"\xff" * 255, MORE)]),
+    "no zeros": (encode(Frame(1, 9, b"\xff" * 255, 1)), [Frame(1, 9, b"\xff" * 255, 1)]),
     "idle line": (bytes(9), []),
     "noise": (b"\xff\xfe\x80\x00", [BadFrame("cobs")]),
     "short": (raw(b"\1"), [BadFrame("short")]),
@@ -40,6 +40,15 @@ def test_cases(name: str, size: int) -> None:
     data += encode(NEXT)
     decoder = FrameDecoder()
     assert [e for at in range(0, len(data), size) for e in decoder.feed(data[at : at + size])] == [*expected, NEXT]
+
+
+def test_crc16() -> None:
+    """The short check is two bytes less, and neither side takes the other's."""
+    frame = Frame(3, 7, b"why?")
+    short = encode(frame, "crc16")
+    assert len(short) == len(encode(frame)) - 2
+    assert FrameDecoder("crc16").feed(short) == [frame]
+    assert FrameDecoder("crc16").feed(encode(frame)) == FrameDecoder().feed(short) == [BadFrame("crc")]
 
 
 def test_too_much_to_encode() -> None:

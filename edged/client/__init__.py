@@ -1,0 +1,1 @@
+"""For programs that use edged from afar. Each module stands alone beside `protocol` and `errors`."""
