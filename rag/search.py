@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from edged.rag.store import Filter, Source, Store, Stored, indexed
-from edged.rag.words import codes, contains, phrases, words
+from edged.rag.words import codes, phrases
 
 Embed = Callable[[Sequence[str]], np.ndarray]  # n texts -> f32 (n, dim)
 
@@ -61,10 +61,10 @@ def near(store: Store, query: str, vector: np.ndarray | None, k: int = 5, only: 
         for ranking in (by_words, [chunk for chunk, _ in by_meaning]):
             for rank, chunk in enumerate(ranking, 1):
                 scores[chunk] = scores.get(chunk, 0.0) + 1 / (RRF + rank)
-        for stored in store.chunks(by_code):
-            held = words(indexed(stored.chunk))
-            share = sum(contains(held, code) for code in wanted) / len(wanted)
-            scores[stored.id] = scores.get(stored.id, 0.0) + share * 2 / RRF  # more than both lists can give
+        for code in wanted if by_code else ():
+            for chunk in store.holding(by_code, code):
+                # all codes together give more than both lists can
+                scores[chunk] = scores.get(chunk, 0.0) + 2 / RRF / len(wanted)
         best = sorted(scores, key=lambda chunk: (-scores[chunk], chunk))[:k]
         found = store.chunks(best)
         return [_passage(store, run, scores, cosines) for run in _runs(found)]

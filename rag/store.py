@@ -29,13 +29,14 @@ import numpy as np
 from edged.errors import BadStore, NotFound
 from edged.rag import vectors
 from edged.rag.document import Chunk, Document
+from edged.rag.nearest import Nearest, marks, parts
 from edged.rag.words import words
 
 VERSION = 1
 OLDEST_SQLITE = (3, 31)
 BLOCK = 1024  # vectors in one row of `blocks`
-KEEP = 48 << 20  # bytes of codes that are kept in memory between searches; more are read anew each time
-_FEW = 500  # parameters in one statement; old SQLite allows 999
+RANKED = 5000  # rows that a search by words weighs, about: a microsecond each
+_REMEMBERED = 10_000  # frequencies of phrases
 
 _SCHEMA = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL);
@@ -95,15 +96,6 @@ class Filter:
         return (f"SELECT content FROM documents WHERE {where}" if where else ""), list(wanted.values())
 
 
-@dataclass(frozen=True)
-class _Codes:
-    """What the scan reads: rows u8 (n, bytes), the chunk of each, the largest error among them."""
-
-    rows: np.ndarray
-    chunks: np.ndarray
-    error: float
-
-
 class Store:
     """An open store."""
 
@@ -111,17 +103,18 @@ class Store:
         """Open, and create if it is not there. Raises BadStore."""
         if sqlite3.sqlite_version_info < OLDEST_SQLITE:
             raise BadStore(f"SQLite {sqlite3.sqlite_version} is too old", hint="the store needs SQLite 3.31 or newer")
-        self.path, self._scan = Path(path), scan
-        self._kept: tuple[int, _Codes] | None = None
+        self.path = Path(path)
+        self._frequencies: tuple[int, dict[tuple[str, ...], int]] = (-1, {})
         try:
             self._db = sqlite3.connect(str(path), timeout=60, isolation_level=None)
-            self._db.execute("PRAGMA page_size = 16384")  # of a new file: blocks are long
+            self._db.execute("PRAGMA page_size = 65536")  # of a new file: long blocks are read faster than with 4096
             self._db.execute("PRAGMA journal_mode = WAL")
             self._db.execute("PRAGMA foreign_keys = ON")
             self._db.execute("PRAGMA mmap_size = 2147418112")  # SQLite's most; a page read costs no copy to its cache
             self._create()
         except sqlite3.Error as e:
             raise BadStore(f"{path}: {e}", hint="ingest the manuals into a new store, or restore a copy") from e
+        self._nearest = Nearest(self._db, scan)
         self.has_words = bool(self._db.execute("SELECT 1 FROM sqlite_master WHERE name = 'words'").fetchone())
         if self.has_words:
             try:
@@ -200,8 +193,8 @@ class Store:
     def known_vectors(self, chunks: Sequence[Chunk]) -> dict[str, np.ndarray]:
         """Vectors f32 (k,) by `key` of those chunks that some document in the store has alike."""
         found = {}
-        for part in _parts([key(c) for c in chunks]):
-            sql = f"SELECT key, data FROM chunks JOIN vectors ON chunk = id WHERE key IN ({_marks(part)})"
+        for part in parts([key(c) for c in chunks]):
+            sql = f"SELECT key, data FROM chunks JOIN vectors ON chunk = id WHERE key IN ({marks(part)})"
             found.update({name: np.frombuffer(data, np.float32) for name, data in self._db.execute(sql, part)})
         return found
 
@@ -264,14 +257,26 @@ class Store:
     # -- reading -------------------------------------------------------------------------------------------------------
 
     def matching(self, phrases: Sequence[Sequence[str]], k: int, only: Filter = Filter()) -> list[int]:
-        """The k chunks that hold most of the phrases (words in a row), by BM25, best first."""
-        if not phrases or not self.has_words:
+        """The k chunks that hold most of the phrases (words in a row), by BM25, best first.
+
+        Phrases that stand nearly everywhere tell chunks apart least and cost most: they are left out where the rarer
+        ones match RANKED rows.
+        """
+        if not (chosen := self._rarest(phrases)):
             return []
         within, values = only.contents()
         where = f"AND rowid IN (SELECT id FROM chunks WHERE content IN ({within}))" if within else ""
-        match = " OR ".join(f'"{" ".join(p)}"' for p in phrases)  # words hold no quotation marks
+        match = " OR ".join(map(_quoted, chosen))
         sql = f"SELECT rowid FROM words WHERE words MATCH ? {where} ORDER BY bm25(words), rowid LIMIT ?"
         return [row[0] for row in self._db.execute(sql, [match, *values, k])]
+
+    def holding(self, chunks: Sequence[int], phrase: Sequence[str]) -> set[int]:
+        """Those of the chunks that hold the words in a row."""
+        found: set[int] = set()
+        for part in parts(chunks) if self.has_words else ():
+            sql = f"SELECT rowid FROM words WHERE words MATCH ? AND rowid IN ({marks(part)})"
+            found.update(row[0] for row in self._db.execute(sql, [_quoted(phrase), *part]))
+        return found
 
     @property
     def n_chunks(self) -> int:
@@ -279,61 +284,40 @@ class Store:
         return int(self._db.execute("SELECT count(*) FROM chunks").fetchone()[0])
 
     def frequency(self, phrase: Sequence[str]) -> int:
-        """How many chunks hold the words in a row."""
+        """How many chunks hold the words in a row; remembered until the store changes."""
         if not self.has_words:
             return 0
-        sql = "SELECT count(*) FROM words WHERE words MATCH ?"
-        return int(self._db.execute(sql, [f'"{" ".join(phrase)}"']).fetchone()[0])
+        generation = int(self._meta("generation"))
+        if self._frequencies[0] != generation or len(self._frequencies[1]) >= _REMEMBERED:
+            self._frequencies = generation, {}
+        known = self._frequencies[1]
+        if (words := tuple(phrase)) not in known:
+            sql = "SELECT count(*) FROM words WHERE words MATCH ?"
+            known[words] = int(self._db.execute(sql, [_quoted(phrase)]).fetchone()[0])
+        return known[words]
+
+    def _rarest(self, phrases: Sequence[Sequence[str]]) -> list[Sequence[str]]:
+        """The phrases that occur, rarest first, as long as they match RANKED rows together; at least one."""
+        chosen: list[Sequence[str]] = []
+        rows = 0
+        for n, phrase in sorted((n, phrase) for phrase in phrases if (n := self.frequency(phrase))):
+            rows += n
+            if chosen and rows > RANKED:
+                break
+            chosen.append(phrase)
+        return chosen
 
     def nearest(self, embedded: np.ndarray, k: int, only: Filter = Filter()) -> list[tuple[int, float]]:
         """The k chunks of largest cosine with embedded: f32 (dim,), and the cosines; exact, within a `snapshot`."""
-        query = vectors.unit(embedded[None])[0]
-        ids, scores, error = [np.empty(0, np.int64)], [np.empty(0, np.float32)], 0.0
-        score = self._scan(query)
-        for codes in self._codes(only):
-            ids.append(codes.chunks)
-            scores.append(score(codes.rows))
-            error = max(error, codes.error)
-        bound = vectors.margin(query, error)
-        best = np.concatenate(ids)[vectors.candidates(np.concatenate(scores), k, bound)].tolist()
-        exact = []
-        for part in _parts(best):
-            rows = self._db.execute(f"SELECT chunk, data FROM vectors WHERE chunk IN ({_marks(part)})", part).fetchall()
-            stored = np.frombuffer(b"".join(data for _, data in rows), np.float32).reshape(len(rows), -1)
-            cosines = stored.astype(np.float64) @ query.astype(np.float64)
-            exact += [(chunk, float(c)) for (chunk, _), c in zip(rows, cosines, strict=True)]
-        return sorted(exact, key=lambda e: (-e[1], e[0]))[:k]
-
-    def _codes(self, only: Filter) -> Iterator[_Codes]:
-        """All codes, from memory if they are few, otherwise block by block."""
-        within, values = only.contents()
-        if within:
-            yield from self._blocks(f"WHERE content IN ({within})", values)
-            return
-        if self._db.execute("SELECT coalesce(sum(length(codes)), 0) FROM blocks").fetchone()[0] > KEEP:
-            self._kept = None
-            yield from self._blocks("", [])
-            return
-        generation = int(self._meta("generation"))
-        if self._kept is None or self._kept[0] != generation:
-            blocks = list(self._blocks("", []))
-            if not blocks:
-                return
-            self._kept = generation, _Codes(np.concatenate([b.rows for b in blocks]),
-                                            np.concatenate([b.chunks for b in blocks]), max(b.error for b in blocks))
-        yield self._kept[1]
-
-    def _blocks(self, where: str, values: list[str]) -> Iterator[_Codes]:
-        for first, n, error, codes in self._db.execute(f"SELECT first, n, error, codes FROM blocks {where}", values):
-            yield _Codes(np.frombuffer(codes, np.uint8).reshape(n, -1), np.arange(first, first + n), error)
+        return self._nearest.find(embedded, k, int(self._meta("generation")), *only.contents())
 
     def chunks(self, ids: Iterable[int]) -> list[Stored]:
         """Chunks by id, in the order given; those that are gone are left out."""
         found = {}
         wanted = list(ids)
-        for part in _parts(wanted):
+        for part in parts(wanted):
             sql = ("SELECT id, content, text, start, end, page, page_end, headings FROM chunks "
-                   f"WHERE id IN ({_marks(part)})")
+                   f"WHERE id IN ({marks(part)})")
             for i, content, text, start, end, page, page_end, headings in self._db.execute(sql, part):
                 chunk = Chunk(text, start, end, page, page_end, tuple(json.loads(headings)))
                 found[i] = Stored(i, content, chunk, self._sources(content))
@@ -385,14 +369,11 @@ def indexed(chunk: Chunk) -> str:
     return "\n".join([*chunk.headings, chunk.text])
 
 
+def _quoted(phrase: Sequence[str]) -> str:
+    """A phrase as FTS5 reads it; words hold no quotation marks."""
+    return f'"{" ".join(phrase)}"'
+
+
 def key(chunk: Chunk) -> str:
     """Equal for chunks whose vectors are equal."""
     return sha256(indexed(chunk).encode("utf-8", "surrogatepass")).hexdigest()
-
-
-def _parts(values: Sequence[object]) -> Iterator[list[object]]:
-    return (list(values[i : i + _FEW]) for i in range(0, len(values), _FEW))
-
-
-def _marks(values: Sequence[object]) -> str:
-    return ", ".join("?" * len(values))

@@ -8,31 +8,36 @@ from pathlib import Path
 
 from edged.store.catalogue import CATALOGUE
 from edged.store.pull import pull
-from tests.bench import agreement, concurrency, memory, speed, startup
+from tests.bench import agreement, concurrency, memory, search, speed, startup
 from tests.bench.report import Report
 
 MODELS = [entry for entry in CATALOGUE if entry.name in speed.TARGETS]
 BENCHES = {"speed": speed, "startup": startup, "memory": memory, "concurrency": concurrency,
            "agreement": agreement}  # fmt: skip
+ALL = (*BENCHES, "search")  # search needs no model
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.bench", description=__doc__)
-    parser.add_argument("bench", nargs="*", default=list(BENCHES), help=f"default: {' '.join(BENCHES)}")
+    parser.add_argument("bench", nargs="*", default=list(ALL), help=f"default: {' '.join(ALL)}")
     parser.add_argument("--model", action="append", choices=[e.name for e in MODELS], help="default: all")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=5, help="measured runs of which the median counts")
+    parser.add_argument("--vectors", type=int, nargs="+", default=list(search.TARGETS), help="stored, of `search`")
     parser.add_argument("--jsonl", type=Path, help="append one JSON object per result to this file")
     args = parser.parse_args()
-    if unknown := set(args.bench) - set(BENCHES):
+    if unknown := set(args.bench) - set(ALL):
         parser.error(f"no benchmark {', '.join(unknown)}")
     report = Report(args.jsonl)
-    for entry in MODELS:
+    if "search" in args.bench:
+        search.run(report, args.vectors)
+    of_models = [name for name in args.bench if name in BENCHES]
+    for entry in MODELS if of_models else ():
         if args.model and entry.name not in args.model:
             continue
         given = Path(os.environ.get("EDGED_TEST_MODELS", ""), entry.file)
         path = given if given.is_file() else pull(entry.name).path
-        for name in args.bench:
+        for name in of_models:
             BENCHES[name].run(report, entry.name, path, args.threads, args.rounds)
 
 

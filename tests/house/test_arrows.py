@@ -43,7 +43,7 @@ HOMES: dict[str, str] = {
     "mmap": "edged.gguf.memory",
     "serial": "edged.transports.serial",
     "sqlite_utils": "edged.rag.store",
-    "sqlite3": "edged.rag.store",
+    "sqlite3": "edged.rag.store edged.rag.nearest",
     "jinja2": "edged.chat.",
     "click": "edged.cli.",
     "h11": "edged.protocol.http",

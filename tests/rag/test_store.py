@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 from edged.errors import BadStore, NotFound
+from edged.rag import nearest as nearest_module
 from edged.rag import store as store_module
 from edged.rag.store import Filter, Store
 from edged.rag.words import phrases
@@ -79,7 +80,7 @@ def test_J07_sqlite_too_old_is_refused_by_name(tmp_path: Path, monkeypatch: pyte
 
 @pytest.mark.parametrize("keep", [0, 1 << 30], ids=["streamed", "kept"])
 def test_nearest_is_exact(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keep: int) -> None:
-    monkeypatch.setattr(store_module, "KEEP", keep)
+    monkeypatch.setattr(nearest_module, "KEEP", keep)
     rng = np.random.default_rng(1)
     vectors = rng.standard_normal((3000, DIM)).astype(np.float32)
     vectors[1000:1500] = vectors[999] + 0.01 * vectors[1000:1500]  # near ones, whose codes hardly differ
@@ -90,6 +91,20 @@ def test_nearest_is_exact(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keep:
     for query in (vectors[999], vectors[5], rng.standard_normal(DIM).astype(np.float32)):
         truth = np.argsort(-(unit @ query), kind="stable")[:10] + 1
         assert [chunk for chunk, _ in store.nearest(query, 10)] == truth.tolist()
+
+
+def test_words_that_stand_everywhere_are_left_out_beside_rarer_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = new(tmp_path)
+    put(store, "a", *[f"the pump of line {i}" for i in range(20)])
+    assert len(store.matching([["the"], ["7"]], 50)) == 20
+    monkeypatch.setattr(store_module, "RANKED", 10)
+    assert store.matching([["the"], ["nowhere"], ["7"]], 50) == [8]
+    assert len(store.matching([["the"]], 50)) == 20
+    put(store, "b", "the other 7")
+    assert store.frequency(["7"]) == 2 and set(store.matching([["the"], ["7"]], 50)) == {8, 21}
+    assert store.holding([1, 8, 20, 21], ["7"]) == {8, 21}
 
 
 def test_J08_length_of_vectors_does_not_matter(tmp_path: Path) -> None:
