@@ -35,6 +35,7 @@ class Format:
 FORMATS = (
     Format("markdown", (".md", ".markdown"), 16 << 20),
     Format("html", (".html", ".htm", ".xhtml"), 16 << 20),
+    Format("pdf", (".pdf",), 256 << 20),
     Format("plain", (".txt", ".text"), 16 << 20),
 )
 
