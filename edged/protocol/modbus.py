@@ -1,10 +1,10 @@
 """Modbus RTU on the slave's side, without any I/O or clock.
 
-`feed(bytes)` returns the requests to this unit that those bytes complete; call `silence()` when nothing has come for
-3.5 characters (on USB adapters: longer than their latency). The reply methods return the bytes to write.
+`feed(bytes, now)` returns the requests to this unit that those bytes complete; call `silence()` when nothing has come
+for 3.5 characters (on USB adapters: longer than their latency). The reply methods return the bytes to write.
 
-    feed(01 03 00 00 00) -> []
-    feed(02 C4 0B)       -> [Read(unit=1, function=3, address=0, count=2)]
+    feed(01 03 00 00 00, 0.0) -> []
+    feed(02 C4 0B, 0.01)      -> [Read(unit=1, function=3, address=0, count=2)]
     values(request, [7, 8])
 
     request 03 04   unit 1 | function 1 | address 2 | count 2 | crc 2, low byte first
@@ -14,7 +14,7 @@
 The standard ends a frame by silence, which no USB adapter hands on faithfully. Here a frame ends where its own length
 says, if its CRC is right. What is whole but for other units, requests and replies alike, is skipped as a whole, so
 that their values are not taken for a frame. At a damaged frame the search goes on one byte later; a head whose end is
-missing is waited for until the silence. At most 512 bytes are kept.
+missing is waited for until the silence, and forgotten after GAP seconds. At most 512 bytes are kept.
 
 Sources: Modbus over Serial Line V1.02; Modbus Application Protocol V1.1b3.
 """
@@ -30,6 +30,10 @@ from edged.protocol.crc import crc16, crc16_starts
 
 LONGEST = 256
 """Bytes of a frame (Modbus over Serial Line V1.02, 2.5.1)."""
+
+GAP = 0.2
+"""Seconds after which what comes continues nothing. No adapter pauses for so long inside a frame, no master asks again
+sooner."""
 
 MOST_READ, MOST_WRITTEN = 125, 123
 """Registers of one request (Application Protocol V1.1b3, 6.3 and 6.12)."""
@@ -79,14 +83,20 @@ class ModbusSlave:
         self.unit = unit
         self.noise = 0
         self._buffer = bytearray()
+        self._heard = 0.0
         # where a frame may begin: a unit and a function whose lengths are known, or any function of this unit
         own = re.escape(bytes([unit]))
         self._heads = re.compile(
             rb"[\x00-\xf7](?:[\x01-\x06\x0f\x10\x81-\x90]|\Z)|" + own + rb"(?:[\x00-\x7f]|\Z)", re.DOTALL
         )
 
-    def feed(self, data: bytes) -> list[Request]:
-        """Take bytes; return the requests to this unit (or to all, unit 0) that they complete."""
+    def feed(self, data: bytes, now: float = 0.0) -> list[Request]:
+        """Take bytes that came at `now` (seconds of any steady clock); return the requests to this unit, or to all
+        (unit 0), that they complete."""
+        if now - self._heard > GAP:
+            self.noise += len(self._buffer)
+            self._buffer.clear()
+        self._heard = now
         requests: list[Request] = []
         for at in range(0, len(data), LONGEST):
             self._buffer += data[at : at + LONGEST]

@@ -139,4 +139,13 @@ def test_any_bytes_leave_a_bounded_buffer_and_a_slave_that_answers(pieces: list[
         slave.feed(piece)
         assert len(slave._buffer) <= 512
     slave.silence()
-    assert (slave.feed(ASK) + slave.silence())[-1:] == [ASKED]
+    assert slave.feed(ASK, 1.0) == [ASKED]
+
+
+def test_a_head_is_continued_within_the_gap_and_forgotten_after_it() -> None:
+    slave = ModbusSlave(1)
+    assert slave.feed(ASK[:5], 9.0) == slave.silence() == []
+    assert slave.feed(ASK[5:], 9.2) == [ASKED]
+    assert slave.feed(ASK[:5], 9.2) == []
+    assert slave.feed(ASK, 9.5) == [ASKED]
+    assert slave.noise == 5
