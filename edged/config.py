@@ -47,6 +47,10 @@ class EngineConfig:
     max_seqs: int = option(8, "Sequences computed in one step.", low=1, high=256)
     kv_tokens: int = option(0, "Size of the KV pool in tokens, shared by all sequences; 0: two full contexts.",
                             high=2**24)
+    memory_check: str = option(
+        "refuse", "What to do with a model that does not fit the free memory: refuse, warn, off.",
+        choices=("refuse", "warn", "off"),
+    )  # fmt: skip
     prefix_cache: int = option(
         2048, "Tokens kept, at most, of requests that are over, for prompts that begin like them; 0: none.", high=2**24
     )

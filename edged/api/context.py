@@ -40,10 +40,11 @@ class LoadedModel:
 
 @dataclass(frozen=True)
 class Health:
-    """`ready` only when requests are answered; otherwise `reasons` say why not."""
+    """`ready` only when requests are answered; otherwise `reasons` say why not. `warnings`: what slows answers down."""
 
     status: str
     reasons: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
 
     @property
     def ready(self) -> bool:
@@ -63,6 +64,9 @@ class Context(Protocol):
 
     def counters(self) -> dict[str, float]:
         """Figures of the HTTP side, for /metrics."""
+
+    def machine(self) -> dict[str, float]:
+        """Figures of the process and the board, for /metrics."""
 
     async def aside(self, work: Callable[..., T], *args: Any) -> T:
         """Run work that takes long, such as tokenising, beside the event loop, in order."""

@@ -41,7 +41,7 @@ async def detokenize(request: HttpRequest, context: Context) -> Reply:
 async def health(request: HttpRequest, context: Context) -> Reply:
     """GET /health: 200 only when requests are answered; otherwise 503 with the reasons."""
     found = context.health()
-    body = {"status": found.status, "reasons": list(found.reasons)}
+    body = {"status": found.status, "reasons": list(found.reasons), "warnings": list(found.warnings)}
     return json_reply(body, 200 if found.ready else 503, [] if found.ready else [("Retry-After", "1")])
 
 
@@ -52,7 +52,7 @@ async def metrics(request: HttpRequest, context: Context) -> Reply:
         stats = context.model().engine.stats()
     except NotReady:
         stats = {}
-    figures |= {f"edged_{name}": value for name, value in stats.items()}
+    figures |= {f"edged_{name}": value for name, value in (*stats.items(), *context.machine().items())}
     figures["edged_ready"] = float(context.health().ready)
     kinds = {name: "counter" if name.endswith("_total") else "gauge" for name in figures}
     text = "".join(f"# TYPE {name} {kinds[name]}\n{name} {figures[name]:.12g}\n" for name in sorted(figures))

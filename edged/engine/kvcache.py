@@ -199,6 +199,11 @@ class KVCache:
         return max((len(pool.kept) for pool in self._full), default=0)
 
     @property
+    def n_bytes(self) -> int:
+        """Memory of all blocks of all groups."""
+        return sum(pool.n_blocks * pool.stride for pool in self.pools)
+
+    @property
     def used_bytes(self) -> int:
         """Memory of the blocks in use and kept, of all groups."""
         return sum((pool.n_blocks - pool.n_unused) * pool.stride for pool in self.pools)

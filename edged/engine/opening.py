@@ -9,6 +9,7 @@ import numpy as np
 
 from edged import models
 from edged.config import EngineConfig
+from edged.engine import room
 from edged.engine.batch import Batch, frequencies
 from edged.engine.engine import Engine, Pace, Parts, Post
 from edged.engine.kvcache import KVCache
@@ -43,6 +44,7 @@ def open_engine(config: EngineConfig, model: Model, post: Post | None, thread: b
     sizes = Sizes(config.max_seqs + SPARE_DECODE, -(-rows // 32) * 32, n_ctx, library.lanes)
     cache = KVCache(graph.groups, n_ctx, config.max_seqs, n_tokens, max(sizes.max_prompt, sizes.max_decode),
                     config.prefix_cache)  # fmt: skip
+    room.check(model.size, cache.n_bytes, config.memory_check)
     plan = make_plan(graph, model.tensors, cache, sizes)
     radians = [frequencies(rope, _factors(model, rope.factors)) for rope in graph.ropes]
     threads = config.threads or worker_count()

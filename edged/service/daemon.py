@@ -15,6 +15,7 @@ import signal
 import threading
 from collections.abc import Callable, MutableMapping
 from contextlib import suppress
+from dataclasses import replace
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
@@ -22,6 +23,7 @@ from edged.api.context import Health, LoadedModel
 from edged.config import Config
 from edged.engine.request import Done, Event, Failed, Request, Sampling, Sink
 from edged.errors import EdgedError, ModelChanged, NotReady
+from edged.service.care import Care
 from edged.service.http_server import HttpServer
 from edged.service.loader import Post
 from edged.service.sd_notify import Notifier
@@ -80,6 +82,7 @@ class Daemon:
         self._http = HttpServer(self)
         self._worker = Worker("edged-words")
         self._progress = Progress()
+        self._care = Care()
 
     async def run(self) -> int:
         """Serve until told to stop; returns the exit code. Raises EdgedError if the daemon cannot start."""
@@ -131,7 +134,10 @@ class Daemon:
         return self._model
 
     def health(self) -> Health:
-        return self._health
+        return replace(self._health, warnings=self._care.warnings())
+
+    def machine(self) -> dict[str, float]:
+        return self._care.figures()
 
     def counters(self) -> dict[str, float]:
         return {**self._http.counters, "connections": float(self._http.n_open)}
@@ -222,8 +228,10 @@ class Daemon:
             else:
                 with suppress(EdgedError):
                     self.model()
-                if self._progress.seen(self._model.engine.stats()):
+                stats = self._model.engine.stats()
+                if self._progress.seen(stats):
                     self._notifier.alive()
+                self._care.look(stats)
             await asyncio.sleep(TICK if interval is None else min(TICK, interval / 4))
 
     def _report(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

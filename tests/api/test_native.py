@@ -68,7 +68,7 @@ def test_bad_detokenize(daemon: Running, tokens: Any) -> None:
 def test_health(daemon: Running) -> None:
     response = daemon.get("/health")
     assert response.status_code == 200
-    assert response.json() == {"status": "ok", "reasons": []}
+    assert response.json() == {"status": "ok", "reasons": [], "warnings": []}
 
 
 def test_metrics(daemon: Running) -> None:

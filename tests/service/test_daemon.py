@@ -48,7 +48,7 @@ def test_health_while_loading() -> None:
     with Running(load=load, wait=False) as running:
         health = running.get("/health")
         assert health.status_code == 503
-        assert health.json() == {"status": "loading", "reasons": ["the model is being loaded"]}
+        assert health.json() == {"status": "loading", "reasons": ["the model is being loaded"], "warnings": []}
         assert health.headers["retry-after"] == "1"
         for response in (running.get("/v1/models"), running.post("/tokenize", {"content": "x"}),
                          running.post("/v1/completions", {"prompt": "x"})):  # fmt: skip
