@@ -23,7 +23,7 @@ from edged import __version__
 from edged.cli.report import report
 from edged.errors import EdgedError
 
-COMMANDS = ("serve", "run", "chat", "pull", "models", "inspect", "convert", "embed", "tokenize", "bench")
+COMMANDS = ("serve", "run", "chat", "pull", "models", "inspect", "convert", "embed", "tokenize", "bench", "doctor")
 
 
 class Commands(click.Group):

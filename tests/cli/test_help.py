@@ -15,7 +15,9 @@ from edged.engine.request import Sampling
 
 COMMANDS = {name: main.cli.get_command(click.Context(main.cli), name) for name in main.COMMANDS}
 # command -> the sections of the configuration that it takes as flags
-SECTIONS = {"serve": ("model", "engine", "server")} | dict.fromkeys(("run", "chat", "bench"), ("model", "engine"))
+SECTIONS = dict.fromkeys(("serve", "doctor"), ("model", "engine", "server")) | dict.fromkeys(
+    ("run", "chat", "bench"), ("model", "engine")
+)
 
 
 def options(command: click.Command) -> Iterator[click.Option]:
