@@ -66,6 +66,39 @@ class EngineConfig:
 
 
 @dataclass(frozen=True)
+class EmbeddingConfig:
+    """The model that turns texts into vectors, beside the other or alone."""
+
+    model: str = option(
+        "", "Catalogue name or path of the embedding model. Named alone, without model.path: nothing else is loaded.",
+        flag="--embedding-model",
+    )  # fmt: skip
+    name: str = option("", "Name reported to clients; empty: the file's own.", flag="--embedding-name")
+    pooling: str = option(
+        "", "How the vectors of a text's tokens become one; empty: as the file says.", choices=("", "mean", "cls", "last")
+    )
+    context: int = option(
+        0, "Most tokens of a text; 0: the model's own, at most 2048.", flag="--embedding-context", high=2**20
+    )
+
+
+@dataclass(frozen=True)
+class RagConfig:
+    """Questions about manuals."""
+
+    store: str = option("", "File that holds the manuals; empty: manuals.db in the data folder.")
+    answer: str = option(
+        "auto",
+        "extract: quote the manuals; generate: let the model word the answer; auto: generate from 1e9 parameters on.",
+        choices=("auto", "extract", "generate"),
+    )
+    least: float = option(0.45, "Confidence below which a question is answered with \"not in the manuals\".", high=1)
+    passages: int = option(5, "Chunks that an answer is made of.", low=1, high=50)
+    chunk: int = option(200, "Most tokens of a chunk of a document that is ingested.", low=16, high=4096)
+    max_document: int = option(64 * 1024 * 1024, "Largest document in bytes that the daemon is sent.", low=1)
+
+
+@dataclass(frozen=True)
 class ServerConfig:
     """The Unix socket and its limits."""
 
@@ -88,6 +121,8 @@ class Config:
 
     model: ModelConfig = field(default_factory=ModelConfig)
     engine: EngineConfig = field(default_factory=EngineConfig)
+    embedding: EmbeddingConfig = field(default_factory=EmbeddingConfig)
+    rag: RagConfig = field(default_factory=RagConfig)
     server: ServerConfig = field(default_factory=ServerConfig)
 
 
@@ -107,10 +142,13 @@ class Setting(NamedTuple):
 
 
 def settings(*sections: str) -> Iterator[Setting]:
-    """The settings of the sections given, or all, in order."""
+    """The settings of the sections given, or all, in order. A section may be one setting of it: "engine.threads"."""
     tree = Config()
-    for section in sections or [f.name for f in fields(tree)]:
+    for wanted in sections or [f.name for f in fields(tree)]:
+        section, _, name = wanted.partition(".")
         for f in fields(getattr(tree, section)):
+            if name and f.name != name:
+                continue
             meta = f.metadata
             flag = meta["flag"] or "--" + f.name.replace("_", "-")
             env = f"{ENV_PREFIX}{section}_{f.name}".upper()

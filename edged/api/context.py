@@ -6,12 +6,13 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from edged.config import ServerConfig
-from edged.engine.request import EngineLike
+from edged.config import RagConfig, ServerConfig
+from edged.engine.request import EmbedderLike, EngineLike
 from edged.errors import ContextFull
 
 if TYPE_CHECKING:
     from edged.chat import ChatTemplate
+    from edged.rag.manuals import Manuals
     from edged.tokenizers import Tokenizer
 
 T = TypeVar("T")
@@ -39,6 +40,27 @@ class LoadedModel:
 
 
 @dataclass(frozen=True)
+class LoadedEmbedder:
+    """A model that makes vectors. `fingerprint` tells it from every other; the rest as in LoadedModel."""
+
+    name: str
+    engine: EmbedderLike
+    tokenizer: Tokenizer
+    fingerprint: str
+    created: int = 0
+    check: Callable[[], None] = lambda: None
+    close: Callable[[], None] = lambda: None
+
+    def encode(self, text: str) -> list[int]:
+        """The token ids of a text, with what the model puts around it."""
+        ids = self.tokenizer.encode(text, add_special=True)
+        eos = self.tokenizer.eos_id
+        if self.engine.info.pooling == "last" and eos is not None and (not ids or ids[-1] != eos):
+            ids.append(eos)  # what its vector is taken from
+        return ids
+
+
+@dataclass(frozen=True)
 class Health:
     """`ready` only when requests are answered; otherwise `reasons` say why not. `warnings`: what slows answers down."""
 
@@ -55,9 +77,23 @@ class Context(Protocol):
     """The daemon, as far as a route may see it."""
 
     limits: ServerConfig
+    rag: RagConfig
 
     def model(self) -> LoadedModel:
-        """The model that answers. Raises NotReady while it is loading or when the daemon is stopping."""
+        """The model that answers. Raises NotReady while it is loading or when the daemon is stopping, and NotFound
+        (code model_not_found) if the daemon has none."""
+
+    def embedder(self) -> LoadedEmbedder:
+        """The model that makes vectors. Raises as `model`."""
+
+    def loaded(self) -> list[LoadedModel | LoadedEmbedder]:
+        """Both, or the one there is. Raises NotReady."""
+
+    async def manuals(self, work: Callable[..., T], *args: Any, writing: bool = False) -> T:
+        """Run work(manuals, *args) in the thread that searches the store, or in the one that writes to it, in order.
+
+        Raises as `embedder`, and what `work` raises.
+        """
 
     def health(self) -> Health:
         """How the daemon is; never waits."""

@@ -8,10 +8,13 @@ Named tuples, because a dataclass costs every start ten times as much and every 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Literal, NamedTuple, Protocol
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
 from edged.errors import EdgedError
+
+if TYPE_CHECKING:
+    import numpy as np
 
 FinishReason = Literal["stop", "length", "cancelled"]
 
@@ -139,3 +142,49 @@ class EngineLike(Protocol):
 
     def close(self) -> None:
         """Cancel everything, stop the engine thread, release memory. Idempotent."""
+
+
+class EmbedderInfo(NamedTuple):
+    """Fixed facts of a loaded embedding model. n_ctx: most tokens of a text; dim: floats of a vector."""
+
+    model: str
+    n_ctx: int
+    n_vocab: int
+    dim: int
+    pooling: str
+    kernel_level: str = ""
+    threads: int = 1
+
+
+class Vectors(NamedTuple):
+    """The texts of one request as vectors: f32 (texts, dim), in their order, rows of length 1."""
+
+    vectors: np.ndarray
+
+
+VectorSink = Callable[[Vectors | Failed], None]
+
+
+class EmbedderLike(Protocol):
+    """The face shared by the real embedder and the stub of the tests."""
+
+    info: EmbedderInfo
+
+    def check(self, texts: Sequence[Sequence[int]]) -> None:
+        """Raises BadRequest or ContextFull for token ids that have no vector, naming the index of the text."""
+
+    def submit(self, texts: Sequence[Sequence[int]], sink: VectorSink, *, background: bool = False) -> Handle:
+        """Queue texts given as token ids. Raises as `check`, Busy or NotReady at once; never blocks.
+
+        The sink is called once, in the engine's thread, and must not block. A cancelled request gets Failed(NotReady).
+        background: this work gives way to all other.
+        """
+
+    def embed(self, texts: Sequence[Sequence[int]], *, background: bool = False) -> np.ndarray:
+        """Submit and wait: f32 (texts, dim). Raises what `submit` does, and ModelFault naming the index of a text."""
+
+    def stats(self) -> dict[str, float]:
+        """Counters and gauges: requests, texts, tokens, steps, waiting."""
+
+    def close(self) -> None:
+        """Fail what waits, release memory. Idempotent."""

@@ -124,7 +124,7 @@ def test_every_setting_is_described_and_reachable(tmp_path: Path) -> None:
     for s in listed:
         assert s.help.endswith(".") and s.help[0].isupper()
         assert s.help in text
-        value = s.choices[-1] if s.choices else {str: "x", int: 7, float: 7.0, bool: not s.default}[type(s.default)]
+        value = s.choices[-1] if s.choices else {str: "x", int: 20, float: 1.0, bool: not s.default}[type(s.default)]
         assert value != s.default
         written = f'"{value}"' if isinstance(value, str) else str(value).lower()
         for config in (
