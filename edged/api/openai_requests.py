@@ -246,7 +246,10 @@ def _message(message: Any, where: str) -> dict[str, str]:
         raise BadRequest(f"{where}.role must be one of {', '.join(ROLES)}, not {role!a}", param=f"{where}.role")
     if message.get("tool_calls") or message.get("function_call"):
         raise BadRequest(f"{where} calls a tool; tools are not supported", param=where, code="unsupported_parameter")
-    return {"role": ROLES[role], "content": _content(message.get("content"), f"{where}.content")}
+    content = message.get("content")
+    if content is None and role == "assistant":
+        content = ""  # so clients send back an answer that had no text
+    return {"role": ROLES[role], "content": _content(content, f"{where}.content")}
 
 
 def _content(content: Any, where: str) -> str:

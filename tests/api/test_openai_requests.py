@@ -198,12 +198,29 @@ def test_messages() -> None:
                      {"role": "assistant", "content": ""}]  # fmt: skip
 
 
+@pytest.mark.parametrize("fields", [{"content": None}, {}, {"content": ""}, {"content": []},
+                                    {"content": None, "tool_calls": None}], ids=json.dumps)  # fmt: skip
+def test_an_assistant_may_have_said_nothing(fields: dict[str, Any]) -> None:
+    """Clients send back what they got; nobody else may leave out what they say."""
+    messages = [{"role": "user", "content": "a"}, {"role": "assistant", **fields}]
+    assert read_messages(Fields({"messages": messages}))[1] == {"role": "assistant", "content": ""}
+
+
+@pytest.mark.parametrize("role", ["system", "developer", "user"])
+@pytest.mark.parametrize("fields", [{"content": None}, {}], ids=json.dumps)
+def test_others_must_say_something(role: str, fields: dict[str, Any]) -> None:
+    with pytest.raises(BadRequest, match=r"messages\[0\]\.content must be a string") as caught:
+        read_messages(Fields({"messages": [{"role": role, **fields}]}))
+    assert caught.value.param == "messages[0].content"
+
+
 @pytest.mark.parametrize("messages", [
     None, [], "hi", {}, [1], [[]], [{}], [{"role": "user"}], [{"role": "user", "content": None}],
     [{"role": "tool", "content": "x"}], [{"role": 1, "content": "x"}], [{"role": "user", "content": 1}],
     [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}],
     [{"role": "user", "content": [{"type": "text"}]}], [{"role": "user", "content": ["x"]}],
-    [{"role": "assistant", "content": "x", "tool_calls": [{}]}],
+    [{"role": "assistant", "content": "x", "tool_calls": [{}]}], [{"role": "assistant", "tool_calls": [{}]}],
+    [{"role": "assistant", "content": 0}], [{"role": "assistant", "content": {}}],
 ], ids=lambda v: json.dumps(v)[:40])  # fmt: skip
 def test_bad_messages(messages: Any) -> None:
     with pytest.raises(BadRequest) as caught:
