@@ -88,6 +88,14 @@ def token_ids(value: Any, name: str, n_vocab: int) -> tuple[int, ...]:
     return tuple(value)
 
 
+def strings(values: list[Any], name: str) -> list[str]:
+    """`values` if all are strings; raises BadRequest naming the field `name` and the first bad place."""
+    for place, value in enumerate(values):
+        if not isinstance(value, str):
+            raise BadRequest(f"{name}[{place}] is {_shown(value)}; it must be a string", param=name)
+    return values
+
+
 def wrong_type(name: str, wanted: str, value: Any) -> BadRequest:
     """The error for a field of a wrong type."""
     return BadRequest(f"{name} must be {wanted}, not {_shown(value)}", param=name)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from edged.api.fields import Fields, integer, number, token_ids, wrong_type
+from edged.api.fields import Fields, integer, number, strings, token_ids, wrong_type
 from edged.config import ServerConfig
 from edged.engine.request import Request, Sampling
 from edged.errors import BadRequest, ContextFull
@@ -121,8 +121,10 @@ def read_options(fields: Fields, limits: ServerConfig, n_vocab: int) -> Options:
 def read_messages(fields: Fields) -> list[dict[str, str]]:
     """`messages` as {"role", "content"} with plain text. Text parts are joined by newlines; `developer` is `system`."""
     messages = fields.get("messages")
-    if not isinstance(messages, list) or not messages:
-        raise wrong_type("messages", "a list of at least one message", messages)
+    if not isinstance(messages, list):
+        raise wrong_type("messages", "a list of messages", messages)
+    if not messages:
+        raise BadRequest("messages is empty; it must hold at least one message", param="messages")
     return [_message(message, f"messages[{i}]") for i, message in enumerate(messages)]
 
 
@@ -131,14 +133,16 @@ def read_prompts(fields: Fields, n_vocab: int) -> list[str | tuple[int, ...]]:
     prompt = fields.get("prompt")
     if isinstance(prompt, str):
         return [prompt]
-    if not isinstance(prompt, list) or not prompt:
+    if not isinstance(prompt, list):
         raise wrong_type("prompt", "a string, a list of strings or a list of token ids", prompt)
+    if not prompt:
+        raise BadRequest("prompt is empty; a list must hold at least one string or token id", param="prompt")
     if len(prompt) > MAX_CHOICES and not isinstance(prompt[0], int):
         raise BadRequest(f"prompt has {len(prompt)} prompts; at most {MAX_CHOICES} are answered in one call",
                          param="prompt")
-    if all(isinstance(item, str) for item in prompt):
-        return list(prompt)
-    if all(isinstance(item, list) for item in prompt):
+    if isinstance(prompt[0], str):
+        return [*strings(prompt, "prompt")]
+    if isinstance(prompt[0], list):
         return [token_ids(item, f"prompt[{i}]", n_vocab) for i, item in enumerate(prompt)]
     return [token_ids(prompt, "prompt", n_vocab)]
 
@@ -218,8 +222,9 @@ def _logit_bias(value: Any, n_vocab: int) -> tuple[tuple[int, float], ...]:
 def _stops(value: Any) -> tuple[str, ...]:
     """Up to MAX_STOPS strings. An empty string stops nothing: some clients send it for an empty input field."""
     stops = [value] if isinstance(value, str) else [] if value is None else value
-    if not isinstance(stops, list) or not all(isinstance(stop, str) for stop in stops):
+    if not isinstance(stops, list):
         raise wrong_type("stop", "a string or a list of strings", value)
+    stops = strings(stops, "stop")
     if len(stops) > MAX_STOPS:
         raise BadRequest(f"stop has {len(stops)} strings; at most {MAX_STOPS} are possible", param="stop")
     if any(len(stop) > MAX_STOP_LENGTH for stop in stops):
@@ -243,7 +248,7 @@ def _message(message: Any, where: str) -> dict[str, str]:
         raise wrong_type(where, "an object", message)
     role = message.get("role")
     if not isinstance(role, str) or role not in ROLES:
-        raise BadRequest(f"{where}.role must be one of {', '.join(ROLES)}, not {role!a}", param=f"{where}.role")
+        raise wrong_type(f"{where}.role", f"one of {', '.join(ROLES)}", role)
     if message.get("tool_calls") or message.get("function_call"):
         raise BadRequest(f"{where} calls a tool; tools are not supported", param=where, code="unsupported_parameter")
     content = message.get("content")
@@ -257,8 +262,10 @@ def _content(content: Any, where: str) -> str:
         return content
     if not isinstance(content, list):
         raise wrong_type(where, "a string or a list of text parts", content)
-    for part in content:
-        if not isinstance(part, dict) or part.get("type") != "text" or not isinstance(part.get("text"), str):
+    for i, part in enumerate(content):
+        if not isinstance(part, dict) or part.get("type") != "text":
             raise BadRequest(f"{where} may hold only parts of the type text", param=where,
                              code="unsupported_parameter")
+        if not isinstance(part.get("text"), str):
+            raise wrong_type(f"{where}[{i}].text", "a string", part.get("text"))
     return "\n".join(part["text"] for part in content)

@@ -243,6 +243,30 @@ def test_bad_prompts(prompt: Any) -> None:
     assert (caught.value.param or "").startswith("prompt")
 
 
+@pytest.mark.parametrize(("fields", "message"), [
+    ({"messages": []}, "messages is empty; it must hold at least one message"),
+    ({"messages": None}, "messages must be a list of messages, not null"),
+    ({"messages": [{}]}, "messages[0].role must be one of system, developer, user, assistant, not null"),
+    ({"messages": [{"role": ["x"] * 999}]}, "messages[0].role must be one of system, developer, user, assistant, "
+                                            "not a list"),
+    ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "messages[0].content[0].text must be a string, "
+                                                                      "not null"),
+    ({"prompt": []}, "prompt is empty; a list must hold at least one string or token id"),
+    ({"prompt": ["a", 1]}, "prompt[1] is 1; it must be a string"),
+    ({"prompt": [[1], "a"]}, "prompt[1] must be a list of token ids, not 'a'"),
+    ({"stop": ["a", None]}, "stop[1] is null; it must be a string"),
+    ({"stop": [["a"]]}, "stop[0] is a list; it must be a string"),
+])  # fmt: skip
+def test_a_refusal_says_what_is_wrong(fields: dict[str, Any], message: str) -> None:
+    """Never "must be a list, not a list"."""
+    read: dict[str, Any] = {"messages": read_messages, "prompt": lambda given: read_prompts(given, N_VOCAB),
+                            "stop": lambda given: read_options(given, ServerConfig(), N_VOCAB)}  # fmt: skip
+    ((name, _),) = fields.items()
+    with pytest.raises(BadRequest) as caught:
+        read[name](Fields(fields))
+    assert caught.value.message == message
+
+
 def test_sizes() -> None:
     check_size([(1,)] * 8, 8, ServerConfig())
     with pytest.raises(BadRequest, match="72 answers; at most 64"):
