@@ -6,6 +6,8 @@ steps pass, so that tests wait for events and never for time.
 
     engine = StubEngine([72, 105, EOS])                       # every request gets "Hi"
     engine = StubEngine(lambda request: itertools.repeat(65)) # never ends by itself
+
+`StubEmbedder` makes of each text a vector that depends on its ids alone, one request a step; it has the same levers.
 """
 
 from __future__ import annotations
@@ -14,13 +16,17 @@ import itertools
 import math
 import re
 import threading
-from collections import deque
+from collections import abc, deque
 from collections.abc import Callable, Iterable, Iterator
+from queue import SimpleQueue
 from typing import Any
 
-from edged.api.context import LoadedModel
+import numpy as np
+
+from edged.api.context import LoadedEmbedder, LoadedModel
 from edged.engine.request import (
     Done,
+    EmbedderInfo,
     EngineInfo,
     Event,
     Failed,
@@ -30,12 +36,15 @@ from edged.engine.request import (
     Sink,
     Token,
     Usage,
+    Vectors,
+    VectorSink,
 )
-from edged.errors import BadRequest, Busy, ContextFull, EdgedError
+from edged.errors import BadRequest, Busy, ContextFull, EdgedError, ModelFault, NotReady
 from edged.tokenizers.stream import TextStream
 
 Script = Iterable[int | EdgedError] | Callable[[Request], Iterable[int | EdgedError]]
 Post = Callable[[list[tuple[Sink, Event]]], None]
+Texts = abc.Sequence[abc.Sequence[int]]
 
 IM_START, IM_END, BOS = 256, 257, 258
 EOS = IM_END
@@ -288,3 +297,149 @@ def stub_model(engine: StubEngine, words: Iterable[str | bytes] = (), **extra: A
 def endless(*ids: int) -> Callable[[Request], Iterable[int]]:
     """A script that never ends by itself."""
     return lambda request: itertools.cycle(ids)
+
+
+class VectorRequest:
+    """Texts in the embedder; also their Handle."""
+
+    def __init__(self, embedder: StubEmbedder, texts: list[list[int]], sink: VectorSink, background: bool) -> None:
+        self.texts = texts
+        self.sink = sink
+        self.background = background
+        self.cancelled = False
+        self._embedder = embedder
+
+    def cancel(self) -> None:
+        self.cancelled = True
+        self._embedder.wake()
+
+
+class StubEmbedder:
+    """See the module. `vector` makes the vector of a text; one that is not finite fails its request, by its index."""
+
+    def __init__(self, vector: Callable[[list[int]], np.ndarray] | None = None, *, n_ctx: int = 64, dim: int = 8,
+                 pooling: str = "mean", queue: int = 64) -> None:
+        self.info = EmbedderInfo("stub", n_ctx, FIRST_WORD + 100, dim, pooling, "stub")
+        self.requests: list[VectorRequest] = []
+        self._vector = vector or self.vector
+        self._queue_limit = queue
+        self._waiting: deque[VectorRequest] = deque()
+        self._counters = dict.fromkeys(
+            ("requests_total", "cancelled_total", "failed_total", "texts_total", "tokens_total", "steps_total"), 0
+        )
+        self._allowed = math.inf  # steps
+        self._closed = False
+        self._changed = threading.Condition()
+        self._thread = threading.Thread(target=self._work, name="stub-embedder", daemon=True)
+        self._thread.start()
+
+    def vector(self, ids: list[int]) -> np.ndarray:
+        """f32 (dim,) of length 1: always the same for the same ids."""
+        drawn = np.random.default_rng(ids).standard_normal(self.info.dim)
+        return (drawn / np.linalg.norm(drawn)).astype(np.float32)
+
+    # the face of an embedder
+
+    def check(self, texts: Texts) -> None:
+        for i, text in enumerate(texts):
+            if not text:
+                raise BadRequest(f"text {i} has no tokens", param="input")
+            if len(text) > self.info.n_ctx:
+                raise ContextFull(f"text {i} has {len(text)} tokens; the model takes {self.info.n_ctx}", param="input")
+
+    def submit(self, texts: Texts, sink: VectorSink, *, background: bool = False) -> VectorRequest:
+        self.check(texts)
+        request = VectorRequest(self, [list(text) for text in texts], sink, background)
+        with self._changed:
+            if self._closed:
+                raise NotReady("the embedder is closed")
+            if len(self._waiting) >= self._queue_limit:
+                raise Busy(f"{len(self._waiting)} requests are waiting; engine.queue allows {self._queue_limit}")
+            self.requests.append(request)
+            self._counters["requests_total"] += 1
+            self._waiting.append(request)
+            self._changed.notify_all()
+        return request
+
+    def embed(self, texts: Texts, *, background: bool = False) -> np.ndarray:
+        made: SimpleQueue[Vectors | Failed] = SimpleQueue()
+        self.submit(texts, made.put, background=background)
+        event = made.get()
+        if isinstance(event, Failed):
+            raise event.error
+        return event.vectors
+
+    def stats(self) -> dict[str, float]:
+        with self._changed:
+            return {**self._counters, "waiting": len(self._waiting)}
+
+    def close(self) -> None:
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        self._thread.join()
+
+    # what tests steer
+
+    def hold(self) -> None:
+        """Compute nothing until told to."""
+        with self._changed:
+            self._allowed = 0
+
+    def step(self, n: float = math.inf) -> None:
+        """Allow n more requests."""
+        with self._changed:
+            self._allowed += n
+            self._changed.notify_all()
+
+    def wait(self, condition: Callable[[dict[str, float]], bool], patience: float = 20.0) -> dict[str, float]:
+        """Wait until the stats fulfil the condition; returns them."""
+        with self._changed:
+            stats = lambda: {**self._counters, "waiting": len(self._waiting)}  # noqa: E731
+            assert self._changed.wait_for(lambda: condition(stats()), patience), stats()
+            return stats()
+
+    def wake(self) -> None:
+        with self._changed:
+            self._changed.notify_all()
+
+    # its thread
+
+    def _work(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(self._has_work)
+                if self._closed and not self._waiting:
+                    return
+                request = next((r for r in self._waiting if self._closed or r.cancelled), self._waiting[0])
+                event = self._answer(request)
+                self._waiting.remove(request)
+                self._changed.notify_all()
+            request.sink(event)
+
+    def _has_work(self) -> bool:
+        if self._closed or any(request.cancelled for request in self._waiting):
+            return True
+        return bool(self._waiting) and self._allowed > 0
+
+    def _answer(self, request: VectorRequest) -> Vectors | Failed:
+        if request.cancelled or self._closed:
+            self._counters["cancelled_total"] += 1
+            return Failed(NotReady("the request was cancelled"))
+        self._allowed -= 1
+        self._counters["steps_total"] += 1
+        self._counters["texts_total"] += len(request.texts)
+        self._counters["tokens_total"] += sum(map(len, request.texts))
+        vectors = np.stack([self._vector(text) for text in request.texts]).astype(np.float32)
+        bad = np.flatnonzero(~np.isfinite(vectors).all(1))
+        if len(bad):
+            self._counters["failed_total"] += 1
+            return Failed(ModelFault(f"the model gave no finite vector for the text with index {bad[0]}"))
+        return Vectors(vectors)
+
+
+def stub_embedding(embedder: StubEmbedder, words: Iterable[str | bytes] = (), **extra: Any) -> LoadedEmbedder:
+    """A LoadedEmbedder around a stub."""
+    tokenizer: Any = StubTokenizer(words)
+    return LoadedEmbedder("stub-embedding", embedder, tokenizer, "0" * 64,
+                          **{"created": 2, "close": embedder.close, **extra})

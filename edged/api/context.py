@@ -32,11 +32,7 @@ class LoadedModel:
 
     def check_text(self, *texts: str) -> None:
         """Raise ContextFull for text that no tokens can make short enough: to tokenise it would take long."""
-        n_chars, n_ctx = sum(map(len, texts)), self.engine.info.n_ctx
-        most = n_ctx * self.tokenizer.longest
-        if n_chars > most:
-            raise ContextFull(f"the text has {n_chars} characters; the context of {n_ctx} tokens holds at most {most}",
-                              hint="shorten the text or raise engine.context")
+        _check_text(texts, self.tokenizer, self.engine.info.n_ctx, "shorten the text or raise engine.context")
 
 
 @dataclass(frozen=True)
@@ -51,6 +47,10 @@ class LoadedEmbedder:
     check: Callable[[], None] = lambda: None
     close: Callable[[], None] = lambda: None
 
+    def check_text(self, *texts: str, param: str | None = None) -> None:
+        """As LoadedModel.check_text. param: the field that holds the text."""
+        _check_text(texts, self.tokenizer, self.engine.info.n_ctx, "split the text", param)
+
     def encode(self, text: str) -> list[int]:
         """The token ids of a text, with what the model puts around it."""
         ids = self.tokenizer.encode(text, add_special=True)
@@ -58,6 +58,13 @@ class LoadedEmbedder:
         if self.engine.info.pooling == "last" and eos is not None and (not ids or ids[-1] != eos):
             ids.append(eos)  # what its vector is taken from
         return ids
+
+
+def _check_text(texts: tuple[str, ...], tokenizer: Tokenizer, n_ctx: int, hint: str, param: str | None = None) -> None:
+    n_chars, most = sum(map(len, texts)), n_ctx * tokenizer.longest
+    if n_chars > most:
+        raise ContextFull(f"{param or 'the text'} has {n_chars} characters; the context of {n_ctx} tokens holds at "
+                          f"most {most}", hint=hint, param=param)
 
 
 @dataclass(frozen=True)
