@@ -17,7 +17,8 @@ LINES = 256  # of stdin that are computed together
 
 @click.command()
 @click.argument("texts", nargs=-1)
-@configured("model", "engine")
+@configured("embedding.model", "embedding.pooling", "embedding.context", "engine.threads", "engine.kernel_level",
+            "engine.memory_check", flags={"embedding.model": "--model"})
 def command(config: Config, texts: tuple[str, ...]) -> None:
     """Print the vector of each TEXT, or of each line on stdin.
 
@@ -31,7 +32,7 @@ def command(config: Config, texts: tuple[str, ...]) -> None:
     from edged.engine import embedder
     from edged.store.folder import find
 
-    with gguf.open(find(config.model.path)) as model:
+    with gguf.open(find(config.embedding.model)) as model:
         made = embedder.open(config.engine, model)
         try:
             tokenizer = tokenizers.open(model.meta)

@@ -3,40 +3,54 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import click
 
-from edged.config import load, settings
+from edged.config import Setting, load, settings
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 SHORT = {"--model": "-m", "--context": "-c"}
 
 
-def configured(*sections: str) -> Decorator:
-    """Give a command a flag for every setting of the sections, and `config: Config` as its first argument."""
-    listed = list(settings(*sections))
+def configured(*sections: str, flags: Mapping[str, str] = MappingProxyType({})) -> Decorator:
+    """Give a command a flag for every setting of the sections, and `config: Config` as its first argument.
+
+    A section may be one setting of it, "engine.threads". `flags`: other names of flags in this command, by setting.
+    """
+    listed = [s._replace(flag=flags.get(f"{s.section}.{s.name}", s.flag)) for s in settings(*sections)]
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(function)
         def wrapper(config_file: Path | None, **given: Any) -> Any:
-            flags = {f"{s.section}.{s.name}": given.pop(f"{s.section}_{s.name}") for s in listed}
-            return function(load(config_file, flags=flags), **given)
+            values = {f"{s.section}.{s.name}": given.pop(_parameter(s)) for s in listed}
+            return function(load(config_file, flags=values), **given)
 
         for s in reversed(listed):
             kind = click.Choice(s.choices) if s.choices else type(s.default)
             shown = f"  [env: {s.env}; default: {s.default}]" if s.default != "" else f"  [env: {s.env}]"
             flag = f"{s.flag}/--no-{s.flag[2:]}" if kind is bool else s.flag
             names = [SHORT[s.flag], flag] if s.flag in SHORT else [flag]
-            wrapper = click.option(*names, f"{s.section}_{s.name}", type=kind, default=None,
-                                   help=s.help + shown)(wrapper)  # fmt: skip
+            wrapper = click.option(*names, _parameter(s), type=kind, default=None, help=s.help + shown)(wrapper)
         return click.option("--config", "config_file", type=click.Path(path_type=Path), envvar="EDGED_CONFIG",
                             help="TOML file with settings; flags and environment go before it.  [env: EDGED_CONFIG]",
                             )(wrapper)  # fmt: skip
 
     return decorate
+
+
+def _parameter(setting: Setting) -> str:
+    return f"{setting.section}_{setting.name}"
+
+
+def given(*names: str) -> dict[str, Any]:
+    """Those of the settings (`section.key`) that the running command was given as flags, by their keys."""
+    params = click.get_current_context().params
+    values = {name.partition(".")[2]: params.get(name.replace(".", "_")) for name in names}
+    return {key: value for key, value in values.items() if value is not None}
 
 
 class Knob(NamedTuple):

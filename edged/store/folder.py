@@ -1,4 +1,4 @@
-"""The folder that holds models, and how a name finds its file there."""
+"""The folders that hold models and manuals, and how a name finds its file there."""
 
 from __future__ import annotations
 
@@ -14,17 +14,28 @@ _LATER_PART = re.compile(r"-(?!00001)\d{5}-of-\d{5}\.gguf$")
 SYSTEM_FOLDER = Path("/var/lib/edged/models")
 
 
+def data_folder(env: Mapping[str, str] | None = None) -> Path:
+    """Where edged keeps what it is given: the service's state folder, else the user's data folder."""
+    env = os.environ if env is None else env
+    if env.get("STATE_DIRECTORY"):  # systemd, StateDirectory=
+        return Path(env["STATE_DIRECTORY"].split(":")[0])
+    if os.geteuid() == 0:
+        return SYSTEM_FOLDER.parent
+    home = Path(env.get("XDG_DATA_HOME") or Path(env.get("HOME", "~")).expanduser() / ".local" / "share")
+    return home / "edged"
+
+
 def models_folder(env: Mapping[str, str] | None = None) -> Path:
-    """Where models are put: EDGED_MODELS, else the service's state folder, else the user's data folder."""
+    """Where models are put: EDGED_MODELS, else `models` in the data folder."""
     env = os.environ if env is None else env
     if env.get("EDGED_MODELS"):
         return Path(env["EDGED_MODELS"]).expanduser()
-    if env.get("STATE_DIRECTORY"):  # systemd, StateDirectory=
-        return Path(env["STATE_DIRECTORY"].split(":")[0]) / "models"
-    if os.geteuid() == 0:
-        return SYSTEM_FOLDER
-    home = Path(env.get("XDG_DATA_HOME") or Path(env.get("HOME", "~")).expanduser() / ".local" / "share")
-    return home / "edged" / "models"
+    return data_folder(env) / "models"
+
+
+def manuals_file(store: str = "", env: Mapping[str, str] | None = None) -> Path:
+    """The file that holds the manuals: `store`, or manuals.db in the data folder. It need not be there yet."""
+    return Path(store).expanduser() if store else data_folder(env) / "manuals.db"
 
 
 def search_folders(env: Mapping[str, str] | None = None) -> list[Path]:

@@ -52,6 +52,14 @@ def test_command_is_described_in_the_overview_and_the_readme(name: str, capsys: 
     assert f"edged {name}" in readme.read_text("utf-8")
 
 
+def test_embed_takes_only_what_it_honours() -> None:
+    command = COMMANDS["embed"]
+    assert command is not None
+    flags = {flag for option in options(command) for flag in option.opts}
+    assert flags == {"--config", "-m", "--model", "--pooling", "--embedding-context", "--threads", "--kernel-level",
+                     "--memory-check"}  # fmt: skip
+
+
 @pytest.mark.parametrize("name", sorted(SECTIONS))
 def test_every_setting_is_a_flag_with_its_variable_and_default(name: str) -> None:
     command = COMMANDS[name]

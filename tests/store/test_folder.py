@@ -8,7 +8,7 @@ import pytest
 from edged.errors import NotFound
 from edged.store import folder
 from edged.store.catalogue import BY_NAME
-from edged.store.folder import default_model, find, installed, models_folder
+from edged.store.folder import default_model, find, installed, manuals_file, models_folder
 
 SMOLLM2 = BY_NAME["smollm2-135m-instruct"]
 
@@ -29,6 +29,16 @@ def test_models_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     assert models_folder({"STATE_DIRECTORY": "/var/lib/x", "EDGED_MODELS": "/m"}) == Path("/m")
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     assert models_folder({"HOME": "/root"}) == Path("/var/lib/edged/models")
+
+
+def test_manuals_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    assert manuals_file("", {"HOME": "/h"}) == Path("/h/.local/share/edged/manuals.db")
+    assert manuals_file("", {"HOME": "/h", "STATE_DIRECTORY": "/var/lib/x"}) == Path("/var/lib/x/manuals.db")
+    assert manuals_file("", {"XDG_DATA_HOME": "/d", "EDGED_MODELS": "/m"}) == Path("/d/edged/manuals.db")
+    assert manuals_file("m.db", {"HOME": "/h"}) == Path("m.db")
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    assert manuals_file("", {"HOME": "/root"}) == Path("/var/lib/edged/manuals.db")
 
 
 def test_own_folder_comes_before_the_systems(tmp_path: Path, system: Path) -> None:
