@@ -152,3 +152,15 @@ def test_K05_a_reader_has_a_limit_on_time(tmp_path: Path) -> None:
     path = write(tmp_path, "a.html", b"<p>x" * (1 << 22))
     with pytest.raises(BadDocument, match=r"not read after (1 s of processor time|10 s)"):
         formats.read(path, seconds=1)
+
+
+def test_a_reading_ends_when_nobody_waits_for_it() -> None:
+    class GoneError(Exception):
+        pass
+
+    def alive() -> None:
+        raise GoneError
+
+    with pytest.raises(GoneError):
+        formats.parse("a/b/c.md", b"# T", alive=alive)
+    assert formats.parse("a/b/c.txt", b"x").title == "c"
