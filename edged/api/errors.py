@@ -48,9 +48,10 @@ class BadHttp(EdgedError):
 
     code = "bad_http"
 
-    def __init__(self, message: str, status: int) -> None:
+    def __init__(self, message: str, status: int, param: str | None = None) -> None:
         super().__init__(message)
         self.status = status
+        self.param = param
 
 
 def status_of(error: EdgedError) -> int:

@@ -8,34 +8,43 @@ request is answered at a time: bytes of a pipelined request stay inside until `n
     reply(200, headers, b"ok")           -> b"HTTP/1.1 200 OK ..."
     next_request()                       -> []
 
-A request event always holds its whole body, of at most `max_body` bytes. Any Host header is accepted: on a Unix socket
-it says nothing. Sources: RFC 9110, RFC 9112; the grammar and the state machine are h11's.
+A request event always holds its whole body, of at most as many bytes as the limit of its method and path; the head
+alone decides which that is. Any Host header is accepted: on a Unix socket it says nothing. A query is read as a form
+(`application/x-www-form-urlencoded`), each name once: nothing is guessed. Sources: RFC 9110, RFC 9112, and for queries
+https://url.spec.whatwg.org/#urlencoded-parsing; the grammar and the state machine are h11's.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from http import HTTPStatus
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote, unquote_to_bytes, urlsplit
 
 import h11
 
 MAX_HEAD = 32 * 1024
 """Bytes of request line and headers."""
 
+_BAD_ESCAPE = re.compile("%(?![0-9a-fA-F]{2})")
 _REASONS = {status.value: status.phrase for status in HTTPStatus}
 
 Headers = list[tuple[str, str]]
 
+BodyLimit = Callable[[str, str], tuple[int, str]]
+"""Method and path -> the most bytes of a body, and the name of the setting that says so."""
+
 
 @dataclass(frozen=True)
 class HttpRequest:
-    """One whole request. `path` is decoded and without its query; header names are lower case."""
+    """One whole request. `path` and `query` are decoded; header names are lower case."""
 
     method: str
     path: str
     headers: dict[str, str]
     body: bytes = b""
+    query: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -47,10 +56,14 @@ class Interim:
 
 @dataclass(frozen=True)
 class Refused:
-    """What came is not an acceptable request. Answer with `status`; the connection cannot be used again."""
+    """What came is not an acceptable request. Answer with `status`; the connection cannot be used again.
+
+    param: the parameter of the query that is at fault.
+    """
 
     status: int
     message: str
+    param: str | None = None
 
 
 @dataclass(frozen=True)
@@ -64,10 +77,13 @@ HttpEvent = HttpRequest | Interim | Refused | Ended
 class HttpConnection:
     """The server's half of one HTTP/1.1 (or 1.0) connection."""
 
-    def __init__(self, max_body: int) -> None:
+    def __init__(self, limit: BodyLimit) -> None:
         self._h11 = h11.Connection(h11.SERVER, max_incomplete_event_size=MAX_HEAD)
-        self._max_body = max_body
+        self._limit = limit
+        self._max_body, self._setting = 0, ""  # of the request that is coming
         self._head: h11.Request | None = None
+        self._path = ""
+        self._query: dict[str, str] = {}
         self._body = bytearray()
         self._broken = False
         self._bodiless = False
@@ -129,7 +145,7 @@ class HttpConnection:
     def _translate(self, event: object) -> list[HttpEvent]:
         if isinstance(event, h11.Request):
             self._head = event
-            return self._check_head(event)
+            return self._read_target(event) or self._check_head(event)
         if isinstance(event, h11.Data):
             self._body += event.data
             return [self._too_large()] if len(self._body) > self._max_body else []
@@ -137,6 +153,23 @@ class HttpConnection:
             return [self._request()]
         assert isinstance(event, h11.ConnectionClosed)
         return [Ended()]
+
+    def _read_target(self, head: h11.Request) -> list[HttpEvent]:
+        """Learn what is asked, and so how large its body may be."""
+        target = head.target.decode("latin-1")
+        self._path, raw = target, ""
+        if target != "*":
+            try:
+                parts = urlsplit(target)
+                self._path, raw = unquote(parts.path), parts.query
+            except ValueError:  # such as http://[::1 with no closing bracket
+                pass
+        self._max_body, self._setting = self._limit(head.method.decode("latin-1"), self._path)
+        try:
+            self._query = parse_query(raw)
+        except BadQuery as error:
+            return [self._refuse(400, str(error), error.param)]
+        return []
 
     def _check_head(self, head: h11.Request) -> list[HttpEvent]:
         """Refuse from the head alone what would be refused after the body."""
@@ -154,18 +187,45 @@ class HttpConnection:
         return []
 
     def _too_large(self) -> Refused:
-        return self._refuse(413, f"the request body is larger than {self._max_body} bytes (server.max_body)")
+        return self._refuse(413, f"the request body is larger than {self._max_body} bytes ({self._setting})")
 
-    def _refuse(self, status: int, message: str) -> Refused:
+    def _refuse(self, status: int, message: str, param: str | None = None) -> Refused:
         self._broken = True
-        return Refused(status, message)
+        return Refused(status, message, param)
 
     def _request(self) -> HttpRequest:
         assert self._head is not None
-        target = self._head.target.decode("latin-1")
-        try:
-            path = target if target == "*" else unquote(urlsplit(target).path)
-        except ValueError:  # such as http://[::1 with no closing bracket
-            path = target
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in self._head.headers}
-        return HttpRequest(self._head.method.decode("latin-1"), path, headers, bytes(self._body))
+        body, self._body = bytes(self._body), bytearray()  # large ones are not kept twice
+        return HttpRequest(self._head.method.decode("latin-1"), self._path, headers, body, self._query)
+
+
+class BadQuery(ValueError):
+    """A query that cannot be read one way only. `param`: the parameter at fault, if it has a name."""
+
+    def __init__(self, message: str, param: str | None) -> None:
+        super().__init__(message)
+        self.param = param
+
+
+def parse_query(raw: str) -> dict[str, str]:
+    """`a=b+c&d=%C3%A9` -> {"a": "b c", "d": "é"}; a name alone has the value "". Raises BadQuery."""
+    found: dict[str, str] = {}
+    for pair in filter(None, raw.split("&")):
+        shown = pair.partition("=")[0][:80]
+        try:
+            name, value = map(_unescape, pair.partition("=")[::2])
+        except ValueError:
+            raise BadQuery(f"the query parameter {shown!a} is not UTF-8 in percent escapes", shown) from None
+        if not name:
+            raise BadQuery(f"the query has a value without a name: {pair[:80]!a}", None)
+        if name in found:
+            raise BadQuery(f"the query parameter {name[:80]!a} is given twice", name[:80])
+        found[name] = value
+    return found
+
+
+def _unescape(text: str) -> str:
+    if _BAD_ESCAPE.search(text):
+        raise ValueError(text)
+    return unquote_to_bytes(text.replace("+", " ")).decode("utf-8")

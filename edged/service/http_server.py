@@ -16,6 +16,12 @@ from edged.transports.stream import Stream
 LINGER = 2.0
 """Seconds to let a refused client finish sending, so that it gets to read why."""
 
+PROGRESS = 64 * 1024
+"""Bytes of a request for which header_timeout counts anew: a large document may take long, a client that stalls not."""
+
+LARGE = ("POST", "/v1/documents")
+"""What takes bodies up to rag.max_document."""
+
 log = logging.getLogger(__name__)
 
 
@@ -37,7 +43,7 @@ class HttpServer:
     async def serve(self, stream: Stream) -> None:
         """One connection, from its first byte to its last."""
         self.counters["connections_total"] += 1
-        http = HttpConnection(self._limits.max_body)
+        http = HttpConnection(self._max_body)
         if len(self._open) >= self._limits.max_connections:
             reason = f"{len(self._open)} connections are open, as many as server.max_connections allows"
             await self._refuse(stream, http, error_reply(Busy(reason)))
@@ -80,7 +86,7 @@ class HttpServer:
                     events = [Ended()]
                 patience = self._limits.idle_timeout
             elif isinstance(event, Refused):
-                await self._refuse(stream, http, error_reply(BadHttp(event.message, event.status)))
+                await self._refuse(stream, http, error_reply(BadHttp(event.message, event.status, event.param)))
                 return
             elif isinstance(event, Ended):
                 await stream.close()
@@ -88,8 +94,9 @@ class HttpServer:
 
     async def _next_event(self, stream: Stream, http: HttpConnection, events: list[HttpEvent], patience: float
                           ) -> HttpEvent:
-        """The next request, refusal or end. Waits `patience` for a first byte, then header_timeout for the rest."""
-        deadline = time.monotonic() + patience
+        """The next request, refusal or end. Waits `patience` for a first byte, then header_timeout for the rest, or for
+        each PROGRESS bytes of it."""
+        deadline, n_bytes = time.monotonic() + patience, 0
         while True:
             while events:
                 event = events.pop(0)
@@ -102,10 +109,17 @@ class HttpServer:
             except TimeoutError:
                 if idle:
                     return Ended()
-                return Refused(408, f"the request took longer than {self._limits.header_timeout:g} seconds")
-            if idle:
-                deadline = time.monotonic() + self._limits.header_timeout
+                return Refused(408, f"the rest of the request, or {PROGRESS // 1024} KiB of it, took longer than "
+                                    f"{self._limits.header_timeout:g} seconds (server.header_timeout)")
+            n_bytes += len(data)
+            if idle or n_bytes >= PROGRESS:
+                deadline, n_bytes = time.monotonic() + self._limits.header_timeout, 0
             events += http.feed(data)
+
+    def _max_body(self, method: str, path: str) -> tuple[int, str]:
+        if (method, path) == LARGE:
+            return self._context.rag.max_document, "rag.max_document"
+        return self._limits.max_body, "server.max_body"
 
     async def _answer(self, request: HttpRequest) -> Reply:
         self.counters["requests_total"] += 1

@@ -2,41 +2,52 @@
 
 from __future__ import annotations
 
+from urllib.parse import urlencode
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from edged.protocol.http import (
     MAX_HEAD,
+    BadQuery,
     Ended,
     HttpConnection,
     HttpEvent,
     HttpRequest,
     Interim,
     Refused,
+    parse_query,
 )
 
 MAX_BODY = 100
 CONTINUE = Interim(b"HTTP/1.1 100 Continue\r\n\r\n")
 
 
-def feed(data: bytes, size: int = 0, max_body: int = MAX_BODY) -> tuple[HttpConnection, list[HttpEvent]]:
+def limit(method: str, path: str) -> tuple[int, str]:
+    """What the bodies of this file are measured by."""
+    return (1000, "large.limit") if (method, path) == ("POST", "/large one") else (MAX_BODY, "small.limit")
+
+
+def feed(data: bytes, size: int = 0) -> tuple[HttpConnection, list[HttpEvent]]:
     """A connection and its events after `data` in pieces of `size`; 0: at once."""
-    http = HttpConnection(max_body)
+    http = HttpConnection(limit)
     events: list[HttpEvent] = []
     for start in range(0, len(data), size or len(data)):
         events += http.feed(data[start : start + (size or len(data))])
     return http, events
 
 
-def get(path: str, **headers: str) -> HttpRequest:
-    return HttpRequest("GET", path, {"host": "e", **headers})
+def get(path: str, query: dict[str, str] | None = None, **headers: str) -> HttpRequest:
+    return HttpRequest("GET", path, {"host": "e", **headers}, b"", query or {})
 
 
 ACCEPTED = {
     "get": (b"GET /health HTTP/1.1\r\nHost: e\r\n\r\n", [get("/health")]),
-    "query and escapes": (b"GET /v1/models/a%20b?x=1 HTTP/1.1\r\nHost: e\r\n\r\n", [get("/v1/models/a b")]),
-    "absolute target": (b"GET http://any/health?x HTTP/1.1\r\nHost: e\r\n\r\n", [get("/health")]),
+    "query and escapes": (b"GET /v1/models/a%20b?x=1 HTTP/1.1\r\nHost: e\r\n\r\n", [get("/v1/models/a b", {"x": "1"})]),
+    "query": (b"GET /a?name=Pump+3%20%C3%BC%2B.pdf&&flag&empty=&x=a=b& HTTP/1.1\r\nHost: e\r\n\r\n",
+              [get("/a", {"name": "Pump 3 \xfc+.pdf", "flag": "", "empty": "", "x": "a=b"})]),
+    "absolute target": (b"GET http://any/health?x HTTP/1.1\r\nHost: e\r\n\r\n", [get("/health", {"x": ""})]),
     "odd host": (b"GET / HTTP/1.1\r\nHost: %2Frun%2Fedged.sock\r\n\r\n",
                  [HttpRequest("GET", "/", {"host": "%2Frun%2Fedged.sock"})]),
     "empty host": (b"GET / HTTP/1.1\r\nHost:\r\n\r\n", [HttpRequest("GET", "/", {"host": ""})]),
@@ -46,6 +57,9 @@ ACCEPTED = {
                [HttpRequest("POST", "/", {"host": "e", "content-length": "3"}, b"abc")]),
     "largest": (b"POST / HTTP/1.1\r\nHost: e\r\nContent-Length: 100\r\n\r\n" + b"a" * 100,
                 [HttpRequest("POST", "/", {"host": "e", "content-length": "100"}, b"a" * 100)]),
+    "largest of a path": (b"POST /large%20one?x=y HTTP/1.1\r\nHost: e\r\nContent-Length: 1000\r\n\r\n" + b"a" * 1000,
+                          [HttpRequest("POST", "/large one", {"host": "e", "content-length": "1000"}, b"a" * 1000,
+                                       {"x": "y"})]),
     "chunked": (b"POST / HTTP/1.1\r\nHost: e\r\nTransfer-Encoding: chunked\r\n\r\n"
                 b"2\r\nab\r\n1;x=y\r\nc\r\n0\r\nT: t\r\n\r\n",
                 [HttpRequest("POST", "/", {"host": "e", "transfer-encoding": "chunked"}, b"abc")]),
@@ -68,6 +82,12 @@ REFUSED = {
     "too long": (HEAD + b"Content-Length: 101\r\n\r\n", 413),
     "too long, told early": (HEAD + b"Content-Length: 101\r\nExpect: 100-continue\r\n\r\n", 413),
     "too many chunks": (HEAD + b"Transfer-Encoding: chunked\r\n\r\n" + (b"32\r\n" + b"a" * 50 + b"\r\n") * 3, 413),
+    "too long for its path": (b"POST /large%20one HTTP/1.1\r\nHost: e\r\nContent-Length: 1001\r\n\r\n", 413),
+    "too long for another method": (b"PUT /large%20one HTTP/1.1\r\nHost: e\r\nContent-Length: 101\r\n\r\n", 413),
+    "parameter twice": (b"GET /?a=1&b=2&%61=3 HTTP/1.1\r\nHost: e\r\n\r\n", 400),
+    "parameter without a name": (b"GET /?=1 HTTP/1.1\r\nHost: e\r\n\r\n", 400),
+    "bad escape": (b"GET /?a=%4 HTTP/1.1\r\nHost: e\r\n\r\n", 400),
+    "escaped latin-1": (b"GET /?a=%FC HTTP/1.1\r\nHost: e\r\n\r\n", 400),
     "compressed": (HEAD + b"Content-Encoding: gzip\r\nContent-Length: 1\r\n\r\na", 415),
     "other expectation": (HEAD + b"Expect: miracles\r\nContent-Length: 1\r\n\r\na", 417),
     "long head": (b"GET / HTTP/1.1\r\n" + b"A: b\r\n" * (MAX_HEAD // 6 + 1), 431),
@@ -108,6 +128,36 @@ def test_refused(name: str, size: int) -> None:
     assert b"\r\nConnection: close\r\n" in reply
     assert http.next_request() == [Ended()]
     assert http.feed(b"GET / HTTP/1.1\r\nHost: e\r\n\r\n") == []
+
+
+@pytest.mark.parametrize(("target", "message", "param"), [
+    (b"/large%20one", "the request body is larger than 1000 bytes (large.limit)", None),
+    (b"/large", "the request body is larger than 100 bytes (small.limit)", None),
+    (b"/?a=1&b=2&%61=3", "the query parameter 'a' is given twice", "a"),
+    (b"/?a=1&" + b"b" * 99 + b"=%zz", f"the query parameter '{'b' * 80}' is not UTF-8 in percent escapes", "b" * 80),
+    (b"/?c%FC=1", "the query parameter 'c%FC' is not UTF-8 in percent escapes", "c%FC"),
+    (b"/?a=1&=two", "the query has a value without a name: '=two'", None),
+])  # fmt: skip
+def test_refusals_of_the_head_say_why(target: bytes, message: str, param: str | None) -> None:
+    _, events = feed(b"POST " + target + b" HTTP/1.1\r\nHost: e\r\nContent-Length: 1001\r\n\r\n")
+    (refused,) = events
+    assert isinstance(refused, Refused)
+    assert (refused.message, refused.param) == (message, param)
+
+
+@given(st.dictionaries(st.text(min_size=1), st.text()))
+def test_query_as_forms_write_it(query: dict[str, str]) -> None:
+    """What a form sends is read as it was, whatever characters it holds."""
+    assert parse_query(urlencode(query)) == query
+
+
+@given(st.text("ab=&%+01C3", max_size=30))
+def test_any_query(raw: str) -> None:
+    """Is read, or refused with BadQuery; never anything else, and never an empty name."""
+    try:
+        assert "" not in parse_query(raw)
+    except BadQuery as error:
+        assert raw and str(error)
 
 
 def test_expect_continue() -> None:
@@ -162,7 +212,7 @@ def test_no_content() -> None:
 
 
 def test_idle_means_not_a_byte_of_a_request() -> None:
-    http = HttpConnection(MAX_BODY)
+    http = HttpConnection(limit)
     assert http.idle
     http.feed(b"G")
     assert not http.idle
@@ -176,7 +226,7 @@ def test_idle_means_not_a_byte_of_a_request() -> None:
 @pytest.mark.parametrize("sent", [b"", b"GET / HT", b"POST / HTTP/1.1\r\nHost: e\r\nContent-Length: 9\r\n\r\nabc"])
 def test_end_of_input(sent: bytes) -> None:
     """Between requests it is the end; inside one it is a refusal, which nobody may be left to read."""
-    http, _ = feed(sent) if sent else (HttpConnection(MAX_BODY), [])
+    http, _ = feed(sent) if sent else (HttpConnection(limit), [])
     (event,) = http.feed(b"")
     assert isinstance(event, Refused if sent else Ended)
 
@@ -184,7 +234,7 @@ def test_end_of_input(sent: bytes) -> None:
 @given(st.lists(st.binary(min_size=1, max_size=40), max_size=20))
 def test_any_bytes(pieces: list[bytes]) -> None:
     """Gives events or asks for more; never raises."""
-    http = HttpConnection(MAX_BODY)
+    http = HttpConnection(limit)
     for piece in [*pieces, b""]:
         for event in http.feed(piece):
             if isinstance(event, HttpRequest):
