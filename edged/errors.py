@@ -124,6 +124,12 @@ class BadStore(EdgedError):
     code = "bad_store"
 
 
+class DiskFull(EdgedError):
+    """There is no room to write a file. The message names it; what was there before is as it was."""
+
+    code = "disk_full"
+
+
 class LinkFailed(EdgedError):
     """A device on a serial line does not answer (code link_lost), or refused or ended what was asked."""
 

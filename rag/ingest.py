@@ -1,81 +1,105 @@
-"""Put files into the store, one transaction each: what is there already costs a hash, what was there in part only the
-new chunks.
+"""Put documents into the store, one transaction each: what is there already costs a hash, what was there in part only
+the new chunks.
 
-    for done in ingest(store, paths, read, split, embed): ...
+    done = ingest_one(store, "/m/qv310.pdf", data, read, split, embed, collection="pumps")
 
-An ingest that was cut off is resumed by starting it again. A file that cannot be read is reported and does not keep
-the others from their turn. Raises what `embed` and the store raise.
+An ingest that was cut off is resumed by starting it again, in the middle of a document too: its vectors are kept as
+they are made. A document that cannot be read is reported, not raised. Raises what `embed` and the store raise.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal
 
 import numpy as np
 
-from edged.errors import EdgedError
+from edged.errors import BadDocument
 from edged.rag.document import Chunk, Document
 from edged.rag.search import Embed
-from edged.rag.store import Store, indexed, key
+from edged.rag.store import DEFAULT, Store, indexed, key, pages_of
 from edged.rag.vectors import unit
 
 BATCH = 32  # chunks embedded at a time
+KEPT = 256  # chunks whose vectors are kept at a time
 Outcome = Literal["added", "unchanged", "failed"]
+Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
 class Done:
-    """What became of one file. `embedded` of its `chunks` were new; `error` says why it failed."""
+    """What became of one document. `embedded` of its `chunks` were new; `pages` None: its format has none; `error` says
+    why it failed.
+    """
 
     path: str
     outcome: Outcome
     chunks: int = 0
     embedded: int = 0
+    pages: int | None = None
     pages_without_text: tuple[int, ...] = ()
     error: str = ""
 
 
-def ingest(store: Store, paths: Iterable[Path], read: Callable[[Path], Document],
-           split: Callable[[Document], Sequence[Chunk]], embed: Embed, *, product: str = "",
-           version: str = "") -> Iterator[Done]:
-    """Store each file in turn, in place of what its path held; product and version describe them all."""
-    for path in paths:
-        name = str(path.resolve())
-        try:
-            with path.open("rb") as file:
-                digest = _digest(file)
-            if store.holds(name, digest, product, version) or store.refer(name, digest, product, version):
-                yield Done(name, "unchanged")
-                continue
-            document = read(path)
-        except (EdgedError, OSError) as e:
-            yield Done(name, "failed", error=str(e))
-            continue
+def ingest_one(store: Store, name: str, data: bytes, read: Callable[[str, bytes], Document],
+               split: Callable[[Document], Sequence[Chunk]], embed: Embed, *, collection: str = DEFAULT,
+               product: str = "", version: str = "", progress: Progress | None = None) -> Done:
+    """Store a document in place of what `name` held in the collection; product and version describe it.
+
+    progress(done, total): chunks of it that have their vectors, told at the beginning and after each batch.
+    """
+    digest = hashlib.sha256(data).hexdigest()
+    about = (product, version, collection)
+    try:
+        _check_text("the name", name)
+        if store.holds(name, digest, *about) or store.refer(name, digest, *about):
+            return _unchanged(store, name, digest)
+        document = read(name, data)
+        _check_text("the text", document.text + document.title)
         chunks = split(document)
-        if not chunks:
-            yield Done(name, "failed", pages_without_text=document.pages_without_text, error="no text in it")
-            continue
-        vectors, embedded = _vectors(store, chunks, embed)
-        store.put(name, digest, document, chunks, vectors, product, version)
-        yield Done(name, "added", len(chunks), embedded, document.pages_without_text)
+    except BadDocument as e:
+        return Done(name, "failed", error=str(e))
+    blank = document.pages_without_text
+    if not chunks:
+        error = "no text in it" + (", only pictures of pages: scan it with text recognition" if blank else "")
+        return Done(name, "failed", pages=pages_of(document), pages_without_text=blank, error=error)
+    vectors, embedded = _vectors(store, chunks, embed, progress or (lambda done, total: None))
+    store.put(name, digest, document, chunks, vectors, *about)
+    return Done(name, "added", len(chunks), embedded, pages_of(document, chunks), blank)
 
 
-def _digest(file: Iterable[bytes]) -> str:
-    found = hashlib.sha256()
-    for part in file:
-        found.update(part)
-    return found.hexdigest()
+def _check_text(what: str, text: str) -> None:
+    """Raise BadDocument for half a UTF-16 character, which no file can hold."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as e:
+        raise BadDocument(f"{what} is not valid Unicode at character {e.start}") from e
 
 
-def _vectors(store: Store, chunks: Sequence[Chunk], embed: Embed) -> tuple[np.ndarray, int]:
+def _unchanged(store: Store, name: str, digest: str) -> Done:
+    stored = store.document_of(digest)
+    if stored is None:  # removed since, by another process
+        return Done(name, "unchanged")
+    return Done(name, "unchanged", stored.chunks, 0, stored.pages, stored.blank)
+
+
+def _vectors(store: Store, chunks: Sequence[Chunk], embed: Embed, progress: Progress) -> tuple[np.ndarray, int]:
     """The vector of each chunk, f32 (n, k), and how many had to be computed."""
+    by_key = {key(c): c for c in chunks}
     known = store.known_vectors(chunks)
-    new = list({key(c): c for c in chunks if key(c) not in known}.values())
+    new = [name for name in by_key if name not in known]
+    progress(len(known), len(by_key))
+    unkept: dict[str, np.ndarray] = {}
     for at in range(0, len(new), BATCH):
         batch = new[at : at + BATCH]
-        known.update(zip(map(key, batch), unit(embed([indexed(c) for c in batch])), strict=True))
+        made = unit(embed([indexed(by_key[name]) for name in batch]))
+        unkept.update(zip(batch, made, strict=True))
+        if len(unkept) >= KEPT:
+            store.keep(unkept)
+            known.update(unkept)
+            unkept = {}
+        progress(len(known) + len(unkept), len(by_key))
+    known.update(unkept)
     return np.stack([known[key(c)] for c in chunks]), len(new)

@@ -1,19 +1,18 @@
 """The exact nearest of the vectors in a store: a scan of their codes, then the order by the vectors themselves.
 
 Few codes are kept in memory between searches. More are read anew each time, block by block, while a second thread
-scores what was read: SQLite and the kernel both let other threads run. Raises what SQLite raises.
+scores what was read: SQLite and the kernel both let other threads run. Raises what the database raises.
 """
 
 from __future__ import annotations
 
-import sqlite3
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from edged.rag import vectors
+from edged.rag.database import Database
 
 KEEP = 48 << 20  # bytes of codes that are kept in memory; of MiniLM's, those of 123 000 chunks
 BATCH = 4096  # vectors that are handed to the second thread at a time
@@ -33,7 +32,7 @@ class Codes:
 class Nearest:
     """Searches `vectors` and `blocks` (store.py) through an open connection."""
 
-    def __init__(self, db: sqlite3.Connection, scan: vectors.Scan) -> None:
+    def __init__(self, db: Database, scan: vectors.Scan) -> None:
         self._db, self._scan = db, scan
         self._kept: tuple[int, Codes] | None = None
 
@@ -61,7 +60,7 @@ class Nearest:
         """Chunks and their cosines, in float64."""
         wide = query.astype(np.float64)
         for part in parts(chunks):
-            rows = self._db.execute(f"SELECT chunk, data FROM vectors WHERE chunk IN ({marks(part)})", part).fetchall()
+            rows = self._db.rows(f"SELECT chunk, data FROM vectors WHERE chunk IN ({marks(part)})", part)
             stored = np.frombuffer(b"".join(data for _, data in rows), np.float32).reshape(len(rows), -1)
             cosines = stored.astype(np.float64) @ wide
             yield from ((chunk, float(c)) for (chunk, _), c in zip(rows, cosines, strict=True))
@@ -71,7 +70,7 @@ class Nearest:
         if self._kept is not None and self._kept[0] == generation:
             return self._kept[1]
         self._kept = None
-        n, size = self._db.execute("SELECT coalesce(sum(n), 0), coalesce(sum(length(codes)), 0) FROM blocks").fetchone()
+        n, size = self._db.rows("SELECT coalesce(sum(n), 0), coalesce(sum(length(codes)), 0) FROM blocks")[0]
         if size > KEEP:
             return None
         rows, chunks = np.empty((n, size // n if n else 0), np.uint8), np.empty(n, np.int64)
@@ -112,17 +111,10 @@ class Nearest:
             yield batch
 
     def _blocks(self, where: str, values: Sequence[str]) -> Iterator[Codes]:
-        listed = self._db.execute(f"SELECT id, first, n, error FROM blocks {where}", values).fetchall()
+        listed = self._db.rows(f"SELECT id, first, n, error FROM blocks {where}", values)
         for block, first, n, error in listed:
-            yield Codes(np.frombuffer(self._read(block), np.uint8).reshape(n, -1), np.arange(first, first + n), error)
-
-    def _read(self, block: int) -> bytes:
-        """The codes of a block; as a blob they are copied once, in a row of a result twice."""
-        if sys.version_info >= (3, 11):
-            with self._db.blobopen("blocks", "codes", block, readonly=True) as blob:
-                return blob.read()
-        row = self._db.execute("SELECT codes FROM blocks WHERE id = ?", [block]).fetchone()
-        return bytes(row[0])
+            codes = np.frombuffer(self._db.blob("blocks", "codes", block), np.uint8)
+            yield Codes(codes.reshape(n, -1), np.arange(first, first + n), error)
 
 
 def parts(values: Sequence[object]) -> Iterator[list[object]]:

@@ -66,7 +66,7 @@ def near(store: Store, query: str, vector: np.ndarray | None, k: int = 5, only: 
                 # all codes together give more than both lists can
                 scores[chunk] = scores.get(chunk, 0.0) + 2 / RRF / len(wanted)
         best = sorted(scores, key=lambda chunk: (-scores[chunk], chunk))[:k]
-        found = store.chunks(best)
+        found = store.chunks(best, only)
         return [_passage(store, run, scores, cosines) for run in _runs(found)]
 
 

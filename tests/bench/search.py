@@ -18,7 +18,7 @@ from edged.kernels import load
 from edged.kernels.scan import scanner
 from edged.rag.document import Chunk, Document
 from edged.rag.search import near
-from edged.rag.store import Store
+from edged.rag.store import Binding, Store
 from tests.bench.report import Report, Result
 
 DIM, K, PER_DOCUMENT, QUERIES = 384, 10, 1000, 21
@@ -58,8 +58,8 @@ def _run(report: Report, size: int, path: Path) -> None:
 
 def _fill(path: Path, vectors: np.ndarray, rng: np.random.Generator) -> None:
     """Documents of PER_DOCUMENT chunks; vectors: f32 (n, DIM), made here, chunk i + 1 has row i."""
-    store = Store(path)
-    store.bind("bench", DIM)
+    store = Store(path, create=True)
+    store.bind(Binding("bench", "bench", DIM, "mean"))
     for at in range(0, len(vectors), PER_DOCUMENT):
         part = vectors[at : at + PER_DOCUMENT]
         rng.standard_normal(dtype=np.float32, out=part)

@@ -10,10 +10,11 @@ from zlib import crc32
 import numpy as np
 
 from edged.rag.document import Chunk, Document
-from edged.rag.store import Store, indexed
+from edged.rag.store import Binding, Filter, Store, indexed
 from edged.rag.words import words
 
 DIM = 384
+BINDING = Binding("hash", "crc32", DIM, "mean")
 
 
 def embed(texts: Sequence[str]) -> np.ndarray:
@@ -33,13 +34,22 @@ def manual(paragraphs: Sequence[str], title: str = "Manual") -> tuple[Document, 
     return Document(title, text, (), ()), chunks
 
 
-def put(store: Store, path: str, *paragraphs: str, product: str = "", version: str = "") -> None:
+def put(store: Store, path: str, *paragraphs: str, product: str = "", version: str = "",
+        collection: str = "default") -> None:
+    """Store a manual of these paragraphs."""
     document, chunks = manual(paragraphs)
     digest = sha256(document.text.encode()).hexdigest()
-    store.put(path, digest, document, chunks, embed([indexed(c) for c in chunks]), product, version)
+    store.put(path, digest, document, chunks, embed([indexed(c) for c in chunks]), product, version, collection)
+
+
+def remove(store: Store, path: str) -> None:
+    """Remove the one document of this path."""
+    (row,) = store.documents(Filter(document=path))
+    store.remove(row.id)
 
 
 def new(folder: Path) -> Store:
-    store = Store(folder / "manuals.db")
-    store.bind("hash", DIM)
+    """The store of a folder, made if need be, bound to `embed`."""
+    store = Store(folder / "manuals.db", create=True)
+    store.bind(BINDING)
     return store

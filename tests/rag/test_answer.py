@@ -37,7 +37,7 @@ def test_codes_go_first_and_filters_hold(store: Store) -> None:
 
 
 def test_neighbours_are_merged_into_one_passage(store: Store) -> None:
-    passages = search(store, embed, "fault means", 10, Filter(path="pump.md"))
+    passages = search(store, embed, "fault means", 10, Filter(document="pump.md"))
     assert len(passages) == 1
     assert (passages[0].page, passages[0].page_end) == (1, 5)
     assert passages[0].text == "\n".join(PUMP)

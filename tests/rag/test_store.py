@@ -16,11 +16,13 @@ import numpy as np
 import pytest
 
 from edged.errors import BadStore, NotFound
+from edged.rag import database, schema
 from edged.rag import nearest as nearest_module
 from edged.rag import store as store_module
-from edged.rag.store import Filter, Store
+from edged.rag.search import search
+from edged.rag.store import Binding, Filter, Source, Store
 from edged.rag.words import phrases
-from tests.rag.manuals import DIM, embed, manual, new, put
+from tests.rag.manuals import BINDING, DIM, embed, manual, new, put, remove
 
 LINES = [
     "Fault E-0x1F stops the drive", "Written in C++ and C", "don't open the lid", "Order number POL-358 applies",
@@ -64,7 +66,7 @@ def test_J01_any_input_is_searched_literally(tmp_path: Path, query: str) -> None
 def test_J05_without_fts5_the_store_works_by_meaning(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, missing: str
 ) -> None:
-    monkeypatch.setattr(store_module, "_WORDS", f"CREATE VIRTUAL TABLE words USING {missing}")
+    monkeypatch.setattr(schema, "WORDS", f"CREATE VIRTUAL TABLE words USING {missing}")
     store = new(tmp_path)
     put(store, "a", *LINES)
     assert not store.has_words and found(store, "drive") == []
@@ -73,9 +75,9 @@ def test_J05_without_fts5_the_store_works_by_meaning(
 
 
 def test_J07_sqlite_too_old_is_refused_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store_module.sqlite3, "sqlite_version_info", (3, 27, 2))
+    monkeypatch.setattr(database.sqlite3, "sqlite_version_info", (3, 27, 2))
     with pytest.raises(BadStore, match="too old"):
-        Store(tmp_path / "x.db")
+        Store(tmp_path / "x.db", create=True)
 
 
 @pytest.mark.parametrize("keep", [0, 1 << 30], ids=["streamed", "kept"])
@@ -126,11 +128,11 @@ def test_J09_no_stale_hit_after_change_and_removal(tmp_path: Path) -> None:
     store.check()
     assert found(store, "alpha") == [] and len(found(store, "beta")) == 1
     assert len(store.nearest(embed(["alpha only"])[0], 10)) == 10
-    store.remove("a")
+    remove(store, "a")
     store.check()
     assert found(store, "beta") == [] and store.stats()["chunks"] == 12
     with pytest.raises(NotFound):
-        store.remove("a")
+        store.remove(2)
 
 
 def test_J10_equal_content_is_stored_once_and_named_twice(tmp_path: Path) -> None:
@@ -140,25 +142,49 @@ def test_J10_equal_content_is_stored_once_and_named_twice(tmp_path: Path) -> Non
     put(store, "a", "alpha")
     assert store.stats()["vectors"] == 1
     assert [s.path for s in store.chunks([1])[0].sources] == ["a", "b"]
-    store.remove("a")
+    remove(store, "a")
     assert found(store, "alpha") == [1]
     assert len(store.known_vectors(manual(["alpha", "new"])[1])) == 1
 
 
-def test_filters(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("only", "right"), [
+    (Filter(), [1, 2, 3]), (Filter(product="P2"), [2]), (Filter(product="P1", version="2"), []),
+    (Filter(document="a_1.pdf"), [1, 3]), (Filter(document="/m/a_1.pdf"), [1]), (Filter(document="m/a_1.pdf"), []),
+    (Filter(document="1.pdf"), []), (Filter(document="a%"), []), (Filter(collection="fans"), [3]),
+    (Filter(collection="fans", document="/m/a_1.pdf"), []), (Filter(document="'"), []),
+])  # fmt: skip
+def test_filters(tmp_path: Path, only: Filter, right: list[int]) -> None:
     store = new(tmp_path)
-    put(store, "a", "alpha one", product="P1", version="1")
-    put(store, "b", "alpha two", product="P2", version="1")
-    query = embed(["alpha"])[0]
-    for only, right in ((Filter(product="P2"), [2]), (Filter(path="a"), [1]), (Filter(product="P1", version="2"), [])):
-        assert store.matching([["alpha"]], 5, only) == right
-        assert [chunk for chunk, _ in store.nearest(query, 5, only)] == right
+    put(store, "/m/a_1.pdf", "alpha one", product="P1", version="1")
+    put(store, "/m/ab1.pdf", "alpha two", product="P2", version="1")
+    put(store, "a_1.pdf", "alpha three", collection="fans")
+    assert sorted(store.matching([["alpha"]], 5, only)) == right
+    assert sorted(chunk for chunk, _ in store.nearest(embed(["alpha"])[0], 5, only)) == right
+    assert [row.id for row in store.documents(only)] == right
+    assert [row["chunk"] for row in store.export(only)] == right
 
 
-def test_another_embedding_model_is_refused(tmp_path: Path) -> None:
+def test_sources_are_those_that_pass(tmp_path: Path) -> None:
     store = new(tmp_path)
-    with pytest.raises(BadStore, match="hash"):
-        store.bind("other", DIM)
+    put(store, "/m/a.pdf", "alpha", product="P1", version="1")
+    put(store, "/n/b.pdf", "alpha", collection="fans")
+    a, b = Source("/m/a.pdf", "Manual", "P1", "1", "default", 1), Source("/n/b.pdf", "Manual", "", "", "fans", 2)
+    assert store.chunks([1])[0].sources == (a, b)
+    assert search(store, embed, "alpha", only=Filter(collection="fans"))[0].sources == (b,)
+
+
+@pytest.mark.parametrize("other", [
+    BINDING._replace(name="other", fingerprint="x"), BINDING._replace(dim=DIM + 32), BINDING._replace(pooling="cls"),
+])  # fmt: skip
+def test_another_embedding_model_is_refused(tmp_path: Path, other: Binding) -> None:
+    store = new(tmp_path)
+    put(store, "a", "alpha")
+    for refuse in (store.bind, store.check_binding):
+        with pytest.raises(BadStore, match=rf"by the embedding model hash .* not by {other.name}") as caught:
+            refuse(other)
+        assert "embedding.model to hash" in caught.value.hint
+    assert store.binding() == BINDING and store.stats()["chunks"] == 1
+    store.check_binding(BINDING._replace(name="the same by another name"))
 
 
 def test_J11_a_damaged_file_is_named(tmp_path: Path) -> None:
