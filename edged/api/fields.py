@@ -58,6 +58,26 @@ class Fields:
             raise wrong_type(name, "a string", value)
         return value
 
+    def choice(self, name: str, default: str, choices: tuple[str, ...]) -> str:
+        """One of several strings."""
+        value = self._values.get(name)
+        if value is None:
+            return default
+        if not isinstance(value, str) or value not in choices:
+            raise wrong_type(name, " or ".join(repr(choice) for choice in choices), value)
+        return value
+
+
+def refuse(fields: Fields, unsupported: Mapping[str, tuple[Any, ...]]) -> None:
+    """Raise BadRequest for a field that would change the answer if it were honoured.
+
+    unsupported: name -> the values with which it asks for nothing.
+    """
+    for name, harmless in unsupported.items():
+        if fields.present(name) and fields.get(name) not in harmless:
+            raise BadRequest(f"{name} is not supported", param=name, code="unsupported_parameter",
+                             hint="it is refused because the answer would not be what it asks for")
+
 
 def integer(value: Any, name: str, low: int, high: int) -> int:
     """`value` if it is a whole number in low..high; raises BadRequest naming the field `name`."""
