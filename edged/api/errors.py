@@ -8,26 +8,36 @@ from __future__ import annotations
 from typing import Any
 
 from edged.errors import (
+    BadDocument,
     BadRequest,
+    BadStore,
     BadTemplate,
     Busy,
     ContextFull,
+    DiskFull,
+    DiskFull,
     EdgedError,
     ModelChanged,
     ModelFault,
     NotFound,
     NotReady,
+    OtherStore,
 )
 
 STATUS: tuple[tuple[type[EdgedError], int], ...] = (
     (ContextFull, 400),
     (BadRequest, 400),
     (BadTemplate, 400),
+    (BadDocument, 400),
     (NotFound, 404),
+    (OtherStore, 409),
     (ModelFault, 500),
     (ModelChanged, 503),
     (NotReady, 503),
     (Busy, 503),
+    (BadStore, 500),
+    (DiskFull, 507),
+    (DiskFull, 507),
     (EdgedError, 500),
 )
 """The first class that fits decides."""
