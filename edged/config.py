@@ -75,8 +75,9 @@ class EmbeddingConfig:
     )  # fmt: skip
     name: str = option("", "Name reported to clients; empty: the file's own.", flag="--embedding-name")
     pooling: str = option(
-        "", "How the vectors of a text's tokens become one; empty: as the file says.", choices=("", "mean", "cls", "last")
-    )
+        "", "How the vectors of a text's tokens become one; empty: as the file says.",
+        choices=("", "mean", "cls", "last"),
+    )  # fmt: skip
     context: int = option(
         0, "Most tokens of a text; 0: the model's own, at most 2048.", flag="--embedding-context", high=2**20
     )
@@ -89,7 +90,7 @@ class RagConfig:
     store: str = option("", "File that holds the manuals; empty: manuals.db in the data folder.")
     answer: str = option(
         "auto",
-        "extract: quote the manuals; generate: let the model word the answer; auto: generate from 1e9 parameters on.",
+        "Extract: quote the manuals; generate: let the model word the answer; auto: generate from 1e9 parameters on.",
         choices=("auto", "extract", "generate"),
     )
     least: float = option(0.45, "Confidence below which a question is answered with \"not in the manuals\".", high=1)

@@ -1,13 +1,14 @@
-"""The run-time side of the interpreter: an op table, its threads, and one native call per step.
+"""The run-time side of the interpreter: op tables, the threads that run them, and one native call per step.
 
-    program = Program(library, ops, threads=2)
+    workers = Workers(library, threads=2)
+    program = Program(workers, ops)
     completed = program.step(state)     # False: `stop` ended it
     program.stop()                      # from any thread: ends the step in progress, or else the next one
-    program.close()
+    workers.close()
 
-The calling thread works too; the other threads are Python daemon threads inside one native call each, without the GIL,
-that sleep on a futex between steps. A stopped step has no result: logits are unusable, and its rows of the KV cache
-are to be written again.
+Any number of programs share the workers, which run one step of one of them at a time. The calling thread works too; the
+other threads are Python daemon threads inside one native call each, without the GIL, that sleep on a futex between
+steps. A stopped step has no result: logits are unusable, and its rows of the KV cache are to be written again.
 """
 
 from __future__ import annotations
@@ -53,28 +54,22 @@ def address(array: np.ndarray) -> int:
     return int(array.__array_interface__["data"][0])
 
 
-class Program:
-    """An op table and the threads that run it. One thread may call `step`; any may call `stop`."""
+class Workers:
+    """`threads` threads, the caller's among them. Any thread may call `run`; the steps take turns."""
 
-    def __init__(self, library: Library, ops: np.ndarray, threads: int, *, spin: int | None = None) -> None:
-        """ops: OP records, used in place: addresses in them may change between steps.
-
-        spin: rounds of polling before a thread sleeps; None: SPIN, or none at all when there are more threads than
+    def __init__(self, library: Library, threads: int, *, spin: int | None = None) -> None:
+        """spin: rounds of polling before a thread sleeps; None: SPIN, or none at all when there are more threads than
         processors.
         """
         if spin is None:
             spin = SPIN if threads <= len(os.sched_getaffinity(0)) else 0
-        self._ops = np.ascontiguousarray(ops, OP)
-        self._library = library
-        self._threads = threads
-        self._lock = threading.Lock()  # a step and `close` exclude each other
-        stride = scratch_bytes(self._ops)
-        self._scratch, self._scratch_stride = aligned(threads * stride), stride
-        self._state: np.ndarray | None = None
+        self.library = library
+        self.threads = threads
+        self._lock = threading.Lock()  # steps and `close` exclude each other
         raw = aligned(CONTROL.itemsize)
         self._control = raw.view(CONTROL)
-        self._control["ops"], self._control["n_ops"] = address(self._ops), len(self._ops)
         self._control["spin"] = spin
+        self._work: tuple[int, int, int] | None = None  # what the threads see
         self._address = address(raw)
         workers = [
             threading.Thread(target=_work, args=(library, raw, i, threads), name=f"edged-worker-{i}", daemon=True)
@@ -84,46 +79,61 @@ class Program:
             worker.start()
         self._finalizer = weakref.finalize(self, _quit, library, raw, workers)
 
+    def run(self, work: tuple[int, int, int]) -> bool:
+        """A step. work: address of OP records, their number, address of a STATE record. False: it was stopped.
+
+        Raises EdgedError once closed.
+        """
+        with self._lock:
+            if not self._finalizer.alive:
+                raise EdgedError("the workers are closed")
+            if work is not self._work:
+                self._control["ops"], self._control["n_ops"], self._control["state"] = self._work = work
+            return bool(self.library.program_step(self._address, self.threads))
+
+    def close(self) -> None:
+        """End the threads, after the step in progress. Idempotent."""
+        with self._lock:
+            self._finalizer()
+
+
+class Program:
+    """An op table ready to run. One thread may call `step`; any may call `stop`."""
+
+    def __init__(self, workers: Workers, ops: np.ndarray) -> None:
+        """ops: OP records, used in place: addresses in them may change between steps."""
+        self._ops = np.ascontiguousarray(ops, OP)
+        self._workers = workers
+        stride = scratch_bytes(self._ops)
+        self._scratch, self._scratch_stride = aligned(workers.threads * stride), stride
+        self._state: np.ndarray | None = None
+        self._work = 0, 0, 0
+        words = aligned(128)  # each word has a cache line of its own
+        self._stop, self._progress = words[:4].view(np.int32), words[64:72].view(np.int64)
+
     def step(self, state: np.ndarray) -> bool:
         """Run the program on the rows that `state` (one STATE record) describes. False: it was stopped.
 
         stop, progress, scratch and scratch_stride are filled in here, when a record is first seen.
         """
-        with self._lock:
-            if not self._finalizer.alive:
-                raise EdgedError("the program is closed")
-            if state is not self._state:
-                self._adopt(state)
-            done = self._library.program_step(self._address, self._threads)
-            if not done:
-                self._control["stop"] = 0
-            return bool(done)
-
-    def _adopt(self, state: np.ndarray) -> None:
-        """Let the threads read this record from now on."""
-        state["stop"] = self._address + _offset("stop")
-        state["progress"] = self._address + _offset("progress")
-        state["scratch"], state["scratch_stride"] = address(self._scratch), self._scratch_stride
-        self._control["state"] = address(state)
-        self._state = state
+        if state is not self._state:
+            state["stop"], state["progress"] = address(self._stop), address(self._progress)
+            state["scratch"], state["scratch_stride"] = address(self._scratch), self._scratch_stride
+            self._state = state
+            self._work = address(self._ops), len(self._ops), address(state)
+        done = self._workers.run(self._work)
+        if not done:
+            self._stop[0] = 0
+        return done
 
     def stop(self) -> None:
         """End the step in progress at its next row tile; if there is none, the next step ends at once."""
-        self._control["stop"] = 1
+        self._stop[0] = 1
 
     @property
     def progress(self) -> int:
         """Ops done since the program was made: stands still only between steps or when a step hangs."""
-        return int(self._control["progress"][0])
-
-    def close(self) -> None:
-        """End the worker threads, after the step in progress. Idempotent."""
-        with self._lock:
-            self._finalizer()
-
-
-def _offset(name: str) -> int:
-    return int(CONTROL.fields[name][1])  # type: ignore[index]
+        return int(self._progress[0])
 
 
 def _work(library: Library, control: np.ndarray, thread: int, threads: int) -> None:
@@ -133,7 +143,7 @@ def _work(library: Library, control: np.ndarray, thread: int, threads: int) -> N
 
 
 def _quit(library: Library, control: np.ndarray, workers: list[threading.Thread]) -> None:
-    # Must hold no reference to the Program, so that an abandoned one is collected and its threads end.
+    # Must hold no reference to the Workers, so that abandoned ones are collected and their threads end.
     library.program_quit(address(control))
     for worker in workers:
         worker.join(timeout=5.0)

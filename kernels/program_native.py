@@ -31,7 +31,7 @@ from edged.kernels.simd import (
 )
 from edged.kernels.table import CONTROL, OP, OP_BY_NAME, OPS, SYNC
 
-GENERATION, SLEEPERS, OP_TABLE, N_OPS, STATE, SPIN, QUIT, ARRIVED, RELEASED, _, _ = (
+GENERATION, SLEEPERS, OP_TABLE, N_OPS, STATE, SPIN, QUIT, ARRIVED, RELEASED = (
     CONTROL.fields[name][1] for name in CONTROL.names
 )
 OP_SIZE = OP.itemsize

@@ -192,16 +192,13 @@ STATE = np.dtype(
 # logit_rows: i32[n_logits], rows of region BODY. stop: i32, non-zero ends the step at the next op or row tile.
 # progress: i64, counts ops (thread 0), for the watchdog. scratch: one area of scratch_stride bytes per thread.
 
-# What the threads of a program share; 64-byte aligned. Each word that is polled has a cache line of its own.
+# What the threads that run programs share; 64-byte aligned. Each word that is polled has a cache line of its own.
 CONTROL = np.dtype(
     {
-        "names": [
-            "generation", "sleepers", "ops", "n_ops", "state", "spin", "quit",
-            "arrived", "released", "stop", "progress",
-        ],
-        "formats": ["i4", "i4", "u8", "i8", "u8", "i8", "i4", "i4", "i4", "i4", "i8"],
-        "offsets": [0, 4, 8, 16, 24, 32, 40, 64, 128, 192, 256],
-        "itemsize": 320,
+        "names": ["generation", "sleepers", "ops", "n_ops", "state", "spin", "quit", "arrived", "released"],
+        "formats": ["i4", "i4", "u8", "i8", "u8", "i8", "i4", "i4", "i4"],
+        "offsets": [0, 4, 8, 16, 24, 32, 40, 64, 128],
+        "itemsize": 192,
     }
 )  # fmt: skip
 # generation: i32 futex word, one more per step; sleepers: workers that wait on it; quit: workers return.

@@ -30,12 +30,15 @@ def read(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
 
 def forward(path: Path, tokens: list[int]) -> np.ndarray:
     """Logits f64 (tokens, n_vocab) after each token."""
-    meta, tensors = read(path)
-    return {"llama": llama, "gemma3": gemma3}[meta["general.architecture"]](meta, tensors, np.array(tokens))
+    meta, w = read(path)
+    hidden = DECODERS[meta["general.architecture"]](meta, w, np.array(tokens))
+    logits = hidden @ w.get("output.weight", w["token_embd.weight"]).T
+    cap = meta.get("final_logit_softcapping")
+    return cap * np.tanh(logits / cap) if cap else logits
 
 
 def llama(meta: dict[str, Any], w: dict[str, np.ndarray], tokens: np.ndarray) -> np.ndarray:
-    """Pre-norm transformer, SiLU gate, rotary pairs (2i, 2i + 1)."""
+    """Pre-norm transformer, SiLU gate, rotary pairs (2i, 2i + 1); hidden states (tokens, n_embd)."""
     eps, n_pos = meta["attention.layer_norm_rms_epsilon"], len(tokens)
     head_dim = meta.get("attention.key_length", meta["embedding_length"] // meta["attention.head_count"])
     factors = w.get("rope_freqs.weight", 1.0)
@@ -52,7 +55,7 @@ def llama(meta: dict[str, Any], w: dict[str, np.ndarray], tokens: np.ndarray) ->
         h = rms(x, w[f"blk.{i}.ffn_norm.weight"], eps)
         gate = mul("ffn_gate", h)
         x = x + mul("ffn_down", gate / (1 + np.exp(-gate)) * mul("ffn_up", h))
-    return rms(x, w["output_norm.weight"], eps) @ w.get("output.weight", w["token_embd.weight"]).T
+    return rms(x, w["output_norm.weight"], eps)
 
 
 def gemma3(meta: dict[str, Any], w: dict[str, np.ndarray], tokens: np.ndarray) -> np.ndarray:
@@ -75,14 +78,19 @@ def gemma3(meta: dict[str, Any], w: dict[str, np.ndarray], tokens: np.ndarray) -
         gate = h @ t["ffn_gate.weight"].T
         gelu = 0.5 * gate * (1 + np.tanh(np.sqrt(2 / np.pi) * (gate + 0.044715 * gate**3)))
         x = x + rms((gelu * (h @ t["ffn_up.weight"].T)) @ t["ffn_down.weight"].T, t["post_ffw_norm.weight"], eps)
-    logits = rms(x, w["output_norm.weight"], eps) @ w.get("output.weight", w["token_embd.weight"]).T
-    cap = meta.get("final_logit_softcapping")
-    return cap * np.tanh(logits / cap) if cap else logits
+    return rms(x, w["output_norm.weight"], eps)
 
 
 def embedding(path: Path, tokens: list[int], pooling: str) -> np.ndarray:
-    """The vector of length 1, f64 (n_embd,), that an encoder (bert) makes of a text."""
+    """The vector of length 1, f64 (n_embd,), that a model makes of a text."""
     meta, w = read(path)
+    x = {**DECODERS, "bert": bert}[meta["general.architecture"]](meta, w, np.array(tokens))
+    pooled = {"mean": x.mean(0), "cls": x[0], "last": x[-1]}[pooling]
+    return pooled / np.linalg.norm(pooled)
+
+
+def bert(meta: dict[str, Any], w: dict[str, np.ndarray], tokens: np.ndarray) -> np.ndarray:
+    """Encoder, norms with biases after each sum, exact GELU; hidden states (tokens, n_embd)."""
     eps, n_heads, n_pos = meta["attention.layer_norm_epsilon"], meta["attention.head_count"], len(tokens)
 
     def norm(x: np.ndarray, name: str) -> np.ndarray:
@@ -102,8 +110,10 @@ def embedding(path: Path, tokens: list[int], pooling: str) -> np.ndarray:
         up = mul(x, f"{layer}.ffn_up")
         gelu = up * np.vectorize(lambda z: math.erfc(-z / math.sqrt(2)) / 2)(up)
         x = norm(x + mul(gelu, f"{layer}.ffn_down"), f"{layer}.layer_output_norm")
-    pooled = {"mean": x.mean(0), "cls": x[0], "last": x[-1]}[pooling]
-    return pooled / np.linalg.norm(pooled)
+    return x
+
+
+DECODERS = {"llama": llama, "gemma3": gemma3}
 
 
 def rms(x: np.ndarray, weight: np.ndarray, eps: float) -> np.ndarray:

@@ -1,122 +1,338 @@
-"""Texts to vectors, with an encoder.
+"""Texts to vectors: by an encoder, or by a model that otherwise generates, whose last hidden states are pooled.
 
     embedder = embedder.open(config, model)
     embedder.embed([ids, ids, ...])     # f32 (n, dim), rows of length 1
 
-Several texts share a step, each with all its tokens; since no row's numbers depend on its company, a text has the same
-vector, bit for bit, alone and in any batch. Calls from several threads take turns step by step.
+Several texts share a step. An encoder takes a text whole; a decoder takes it in pieces if it is longer than a step. No
+row's numbers depend on its company, and rows are summed in fixed pieces, so a text has the same vector, bit for bit,
+alone and in any batch.
 """
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Sequence
+from queue import SimpleQueue
 
 import numpy as np
 
 from edged import models
-from edged.config import EngineConfig
-from edged.engine.batch import Batch, Rows
-from edged.engine.kvcache import KVCache
-from edged.engine.plan import Plan, Sizes, make_plan
-from edged.engine.threads import worker_count
-from edged.errors import BadModel, BadRequest, ContextFull, NotReady
+from edged.config import EmbeddingConfig, EngineConfig
+from edged.engine.batch import Rows
+from edged.engine.machine import INGEST, QUERY, Machine
+from edged.engine.request import EmbedderInfo, Failed, Vectors, VectorSink
+from edged.engine.runner import Runner, Shape
+from edged.errors import BadRequest, Busy, ContextFull, EdgedError, ModelFault, NotReady
 from edged.gguf import Model
-from edged.kernels import load
-from edged.kernels.program import Program
-from edged.models.blocks import Graph, Pooling
+from edged.models.blocks import POOLINGS, Graph, Pooling, hidden_states
 
 MAX_ROWS = 512  # tokens of a step, or one text of the longest kind
 MAX_TEXTS = 32  # of a step
+BRIEF_ROWS = 128  # tokens of a decoder's step while other work waits
+DEFAULT_CONTEXT = 2048  # where the model's own is longer
+PIECE = 32  # rows that are summed at a time
 
 Ids = Sequence[int]
 
 
+class Job:
+    """A request; also its Handle."""
+
+    def __init__(self, texts: Sequence[Ids], sink: VectorSink, dim: int, interrupt: Callable[[], None]) -> None:
+        self.texts = [_Text(self, i, ids, dim) for i, ids in enumerate(texts)]
+        self.sink = sink
+        self.out = np.empty((len(texts), dim), np.float32)
+        self.n_left = len(texts)
+        self.over = False
+        self.cancelled = False
+        self._interrupt = interrupt
+
+    def cancel(self) -> None:
+        self.cancelled = True
+        self._interrupt()
+
+
+class _Text:
+    """total: f64 (dim,), the sum of the rows fed so far, or the one row that counts."""
+
+    __slots__ = ("ids", "index", "job", "n_fed", "slot", "total")
+
+    def __init__(self, job: Job, index: int, ids: Ids, dim: int) -> None:
+        self.job, self.index, self.ids = job, index, ids
+        self.n_fed = 0
+        self.slot: int | None = None
+        self.total = np.zeros(dim)
+
+
 class Embedder:
-    """n_ctx: most tokens of a text; dim: floats of a vector."""
+    """See `EmbedderLike`. Made by `open`."""
 
-    def __init__(self, graph: Graph, plan: Plan, cache: KVCache, batch: Batch, program: Program, sizes: Sizes) -> None:
-        assert graph.pooling is not None
-        self.n_ctx, self.n_vocab, self.dim = sizes.n_ctx, graph.n_vocab, graph.logits.width
-        self.pooling: Pooling = graph.pooling
-        self._max_rows = sizes.max_prompt
-        self._hidden = plan.logits[sizes.max_decode :, : self.dim]
-        self._batch = batch
-        self._program = program
-        self._owned = plan, cache  # what the op table's addresses lead to
-        self._turn = threading.Lock()
+    def __init__(self, info: EmbedderInfo, runner: Runner, pooling: Pooling, whole: bool, queue: int) -> None:
+        """whole: a text's tokens must be in one step. queue: requests that may wait."""
+        self.info = info
+        self._runner = runner
+        self._pooling = pooling
+        self._whole = whole
+        self._most = queue + 1
+        self._changed = runner.machine.changed  # guards what follows
+        self._jobs: set[Job] = set()
         self._closed = False
+        self._computing: set[Job] = set()
+        self._at_close: list[Callable[[], None]] = []
+        self._counts = dict.fromkeys(
+            ("requests_total", "texts_total", "tokens_total", "steps_total", "cancelled_total", "failed_total"), 0
+        )
+        self._lanes = (_Lane(self, QUERY), _Lane(self, INGEST))
+        for lane in self._lanes:
+            runner.machine.add(lane)
 
-    def check(self, text: Ids) -> None:
-        """Raises BadRequest or ContextFull for token ids that have no vector."""
-        if not text:
-            raise BadRequest("the text has no tokens", param="input")
-        if len(text) > self.n_ctx:
-            raise ContextFull(f"the text has {len(text)} tokens, the model takes {self.n_ctx}", param="input",
-                              hint="split the text")  # fmt: skip
-        if min(text) < 0 or max(text) >= self.n_vocab:
-            raise BadRequest(f"the text has tokens outside 0..{self.n_vocab - 1}", param="input")
+    # -- from any thread -----------------------------------------------------------------------------------------------
 
-    def embed(self, texts: Sequence[Ids]) -> np.ndarray:
-        """f32 (texts, dim), in the order given. Nothing is computed if one of them is refused, as by `check`."""
-        for text in texts:
-            self.check(text)
-        out = np.empty((len(texts), self.dim), np.float32)
-        for chosen in self._steps(texts):
-            with self._turn:
-                if self._closed:
-                    raise NotReady("the embedder is closed")
-                self._batch.fill([], [Rows(texts[i], 0, slot, 0) for slot, i in enumerate(chosen)])
-                if not self._program.step(self._batch.state):
-                    raise NotReady("the embedder is closing")
-                start = 0
-                for i in chosen:
-                    out[i] = self._pool(self._hidden[start : start + len(texts[i])])
-                    start += len(texts[i])
-        return out
+    def check(self, texts: Sequence[Ids]) -> None:
+        """See `EmbedderLike`."""
+        n_ctx, n_vocab = self.info.n_ctx, self.info.n_vocab
+        for i, ids in enumerate(texts):
+            if not len(ids):
+                raise BadRequest(f"text {i} has no tokens", param=f"input[{i}]")
+            if len(ids) > n_ctx:
+                raise ContextFull(f"text {i} has {len(ids)} tokens, the model takes {n_ctx}", param=f"input[{i}]",
+                                  hint="split the text")  # fmt: skip
+            if min(ids) < 0 or max(ids) >= n_vocab:
+                raise BadRequest(f"text {i} has tokens outside 0..{n_vocab - 1}", param=f"input[{i}]")
+
+    def submit(self, texts: Sequence[Ids], sink: VectorSink, *, background: bool = False) -> Job:
+        """See `EmbedderLike`."""
+        self.check(texts)
+        job = Job(texts, sink, self.info.dim, self._interrupt)
+        if not texts:
+            sink(Vectors(job.out))
+            return job
+        with self._changed:
+            if self._closed:
+                raise NotReady("the embedder is closed")
+            if len(self._jobs) >= self._most:
+                raise Busy(f"{len(self._jobs)} requests for vectors are running or waiting, as many as are allowed",
+                           hint="try again later, or raise engine.queue")
+            self._jobs.add(job)
+            self._counts["requests_total"] += 1
+            self._lanes[background].texts.extend(job.texts)
+            self._changed.notify_all()
+        return job
+
+    def embed(self, texts: Sequence[Ids], *, background: bool = False) -> np.ndarray:
+        """See `EmbedderLike`."""
+        came: SimpleQueue[Vectors | Failed] = SimpleQueue()
+        self.submit(texts, came.put, background=background)
+        event = came.get()
+        if isinstance(event, Failed):
+            raise event.error
+        return event.vectors
+
+    def stats(self) -> dict[str, float]:
+        """Counters (`_total`) and gauges. `waiting`: texts."""
+        waiting = sum(len(lane.texts) for lane in self._lanes)
+        return {**self._counts, "waiting": waiting, "progress": self._runner.program.progress}
+
+    def at_close(self, call: Callable[[], None]) -> None:
+        """Call this once when the embedder closes and computes no more."""
+        self._at_close.append(call)
 
     def close(self) -> None:
-        """End the step in progress and the threads. Idempotent."""
-        self._closed = True
-        self._program.stop()
-        with self._turn:
-            self._program.close()
+        """Fail what waits. Idempotent."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        self._runner.program.stop()
+        if self._runner.machine.waited_for:
+            with self._changed:
+                self._changed.wait_for(lambda: not self._jobs)
+        for lane in self._lanes:
+            self._runner.machine.remove(lane)
+        calls, self._at_close = self._at_close, []
+        for call in calls:
+            call()
 
-    def _steps(self, texts: Sequence[Ids]) -> Iterator[list[int]]:
-        """Indices of the texts of each step, filled in the order given."""
-        chosen: list[int] = []
-        n_rows = 0
-        for i, text in enumerate(texts):
-            if chosen and (n_rows + len(text) > self._max_rows or len(chosen) == MAX_TEXTS):
-                yield chosen
-                chosen, n_rows = [], 0
-            chosen.append(i)
-            n_rows += len(text)
-        if chosen:
-            yield chosen
+    def _interrupt(self) -> None:
+        """End the step in progress if nobody wants it any more."""
+        with self._changed:
+            unwanted = bool(self._computing) and all(job.cancelled for job in self._computing)
+            self._changed.notify_all()
+        if unwanted:
+            self._runner.program.stop()
 
-    def _pool(self, hidden: np.ndarray) -> np.ndarray:
-        """One vector of length 1 for the rows of a text. hidden: f32 (tokens, dim)."""
-        if self.pooling == "mean":
-            pooled = hidden.mean(0, dtype=np.float64)
-        else:
-            pooled = hidden[0 if self.pooling == "cls" else -1].astype(np.float64)
-        vector: np.ndarray = pooled / (np.sqrt(pooled @ pooled) or 1.0)
-        return vector
+    # -- in the engine's thread ----------------------------------------------------------------------------------------
+
+    def _step(self, texts: deque[_Text], brief: bool) -> None:
+        """Compute the first of these texts, as many as a step takes."""
+        self._drop_cancelled()
+        chosen, rows = [], []
+        room = BRIEF_ROWS if brief else self._runner.sizes.max_prompt
+        for text in texts:
+            n = len(text.ids) - text.n_fed
+            if not self._whole and n > room:
+                n = room // PIECE * PIECE
+            if not n or (n > room and chosen) or not self._extend(text, n):
+                break
+            chosen.append(text)
+            rows.append(Rows(text.ids[text.n_fed : text.n_fed + n], text.n_fed, text.slot or 0, 0))
+            room -= n
+            if room <= 0 or len(chosen) == MAX_TEXTS or (brief and self._whole):
+                break
+        if not chosen:
+            return
+        with self._changed:
+            self._computing = {text.job for text in chosen}
+        completed = self._runner.step([], rows)
+        with self._changed:
+            self._computing = set()
+        if not completed:
+            return  # what is still wanted is computed anew
+        self._counts["steps_total"] += 1
+        start = self._runner.sizes.max_decode
+        for text, fed in zip(chosen, rows, strict=True):
+            n = len(fed.tokens)
+            self._add(text, self._runner.logits[start : start + n, : self.info.dim])
+            self._counts["tokens_total"] += n
+            start += n
+            if text.n_fed == len(text.ids):
+                texts.remove(text)
+                self._finish(text)
+
+    def _extend(self, text: _Text, n: int) -> bool:
+        """Room in the cache for the next n tokens."""
+        cache = self._runner.cache
+        if text.slot is None:
+            text.slot = cache.open_slot(n)
+        return text.slot is not None and cache.extend(text.slot, text.n_fed, text.n_fed + n)
+
+    def _add(self, text: _Text, hidden: np.ndarray) -> None:
+        """Take in the rows of the tokens just fed. hidden: f32 (n, dim)."""
+        if self._pooling == "mean":
+            for i in range(0, len(hidden), PIECE):
+                text.total += hidden[i : i + PIECE].sum(0, dtype=np.float64)
+        elif self._pooling == "last":
+            text.total[:] = hidden[-1]
+        elif text.n_fed == 0:
+            text.total[:] = hidden[0]
+        text.n_fed += len(hidden)
+
+    def _finish(self, text: _Text) -> None:
+        """All of the text is computed. A vector that is none fails its request alone."""
+        self._close_slot(text)
+        job = text.job
+        if job.over:
+            return
+        with np.errstate(all="ignore"):
+            length = float(np.sqrt(text.total @ text.total))
+            job.out[text.index] = text.total / (length or 1.0)
+        if not np.isfinite(job.out[text.index]).all():
+            self._counts["failed_total"] += 1
+            self._end(job, Failed(ModelFault(f"the model gives text {text.index} a vector that holds no numbers")))
+            return
+        self._counts["texts_total"] += 1
+        job.n_left -= 1
+        if not job.n_left:
+            self._end(job, Vectors(job.out))
+
+    def _end(self, job: Job, event: Vectors | Failed) -> None:
+        """Tell the job's sink, and forget what is left of it."""
+        job.over = True
+        with self._changed:
+            for lane in self._lanes:
+                left = [text for text in lane.texts if text.job is job]
+                for text in left:
+                    self._close_slot(text)
+                if left:
+                    lane.texts = deque(text for text in lane.texts if text.job is not job)
+        job.sink(event)
+        with self._changed:
+            self._jobs.discard(job)
+            self._changed.notify_all()
+
+    def _close_slot(self, text: _Text) -> None:
+        if text.slot is not None:
+            self._runner.cache.close_slot(text.slot)
+            text.slot = None
+
+    def _drop_cancelled(self) -> None:
+        with self._changed:
+            gone = [job for job in self._jobs if job.cancelled or self._closed]
+        for job in gone:
+            self._counts["cancelled_total"] += 1
+            why = "the embedder is closing" if self._closed else "the request was cancelled"
+            self._end(job, Failed(NotReady(why)))
+
+    def _fail(self, error: Exception) -> None:
+        import logging
+
+        logging.getLogger(__name__).exception("a step failed")
+        self._computing = set()
+        for job in list(self._jobs):
+            self._counts["failed_total"] += 1
+            self._end(job, Failed(EdgedError(f"a step of the embedder failed: {error!r}")))
 
 
-def open(config: EngineConfig, model: Model) -> Embedder:
-    """For an open model, which must stay open as long. Raises BadModel, BadKernels or LimitTooLow."""
+class _Lane:
+    """One of an embedder's queues as a Lane of the machine."""
+
+    def __init__(self, embedder: Embedder, rank: int) -> None:
+        self.rank = rank
+        self.texts: deque[_Text] = deque()
+        self._embedder = embedder
+
+    def ready(self) -> bool:
+        return bool(self.texts)
+
+    def step(self, brief: bool = False) -> None:
+        self._embedder._step(self.texts, brief)
+
+    def fail(self, error: Exception) -> None:
+        self._embedder._fail(error)
+
+    def rest(self) -> None:
+        self._embedder._runner.rest()
+
+
+def open(config: EngineConfig, model: Model, *, embedding: EmbeddingConfig | None = None,
+         machine: Machine | None = None) -> Embedder:
+    """For an open model, which must stay open as long.
+
+    machine: to share with other models; its owner starts and closes it. Raises BadModel, BadKernels or LimitTooLow.
+    """
+    embedding = embedding or EmbeddingConfig()
+    graph = _graph(embedding, model)
+    assert graph.pooling is not None
+    whole = graph.bidirectional
+    n_ctx = min(embedding.context or DEFAULT_CONTEXT, graph.n_ctx_train)
+    rows = max(MAX_ROWS, n_ctx) if whole else MAX_ROWS
+    own = machine is None
+    machine = machine or Machine(config)
+    try:
+        # a text that is fed in pieces may wait with its blocks while those of the other lane are computed
+        n_tokens = 2 * max(rows, n_ctx) + MAX_TEXTS * 32
+        runner = Runner(machine, model, graph, Shape(n_ctx, 0, rows, MAX_TEXTS + 1, n_tokens))
+        info = EmbedderInfo(model.name, n_ctx, graph.n_vocab, graph.logits.width, graph.pooling,
+                            machine.library.level.name, machine.threads)  # fmt: skip
+        embedder = Embedder(info, runner, graph.pooling, whole, config.queue)
+    except BaseException:
+        if own:
+            machine.close()
+        raise
+    if own:
+        embedder.at_close(machine.close)
+        machine.start()
+    return embedder
+
+
+def _graph(config: EmbeddingConfig, model: Model) -> Graph:
+    """The graph whose output is pooled, with its pooling."""
     graph = models.graph(model.meta, model.tensors)
-    if graph.pooling is None:
-        raise BadModel(f"{model.name} is no embedding model", hint="edged pull all-minilm-l6-v2")
-    n_ctx = min(config.context, graph.n_ctx_train) if config.context else graph.n_ctx_train
-    library = load.open(config.kernel_level or None)
-    sizes = Sizes(0, -(-max(MAX_ROWS, n_ctx) // 32) * 32, n_ctx, library.lanes)
-    cache = KVCache(graph.groups, n_ctx, MAX_TEXTS, MAX_TEXTS * -(-n_ctx // 32) * 32, sizes.max_prompt, 0)
-    for pool in cache.pools:
-        for slot in range(MAX_TEXTS):
-            pool.take(slot, n_ctx)
-    plan = make_plan(graph, model.tensors, cache, sizes)
-    program = Program(library, plan.ops, config.threads or worker_count())
-    return Embedder(graph, plan, cache, Batch(sizes, (), ()), program, sizes)
+    pooling = next((each for each in POOLINGS.values() if each == config.pooling), None)
+    pooling = pooling or graph.pooling or models.pooling(model.meta)
+    if pooling is None:
+        import logging
+
+        pooling = "mean"
+        logging.getLogger(__name__).warning("%s does not say how its vectors are pooled: embedding.pooling is mean",
+                                            model.name)  # fmt: skip
+    return hidden_states(graph, pooling)

@@ -7,16 +7,12 @@ A step that was stopped half way is computed anew: it writes the same numbers to
 from __future__ import annotations
 
 import contextlib
-import sys
-import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from time import perf_counter
-from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-import numpy as np
-
-from edged.engine.batch import Batch, Rows
+from edged.engine.batch import Rows
 from edged.engine.draft import Drafter
+from edged.engine.machine import GENERATE
 from edged.engine.request import (
     Done,
     EngineInfo,
@@ -29,52 +25,18 @@ from edged.engine.request import (
     TopLogprobs,
     Usage,
 )  # fmt: skip
+from edged.engine.runner import Runner
 from edged.engine.sampling.sampler import Sampler, check
 from edged.engine.scheduler import Scheduler, Sequence, Step
 from edged.errors import BadRequest, Busy, ContextFull, EdgedError, NotReady
 from edged.gguf import memory
 from edged.kernels.table import sampling_scratch_bytes
 
-if TYPE_CHECKING:
-    from edged.kernels.load import Library
-
 Post = Callable[[list[tuple[Sink, Event]]], None]
 
-SWITCH_INTERVAL = 2e-4  # seconds; at the default of 5 ms a busy Python thread holds up each of a step's returns
 STEP_SECONDS = 0.25  # longest step aimed at: others wait that long for their next token
 FIRST_ROWS = 64  # prompt rows of the first step, whose speed is not known yet
 LEAST_ROWS = 8
-
-
-class Stepper(Protocol):
-    """A program over an op table (kernels.program.Program)."""
-
-    @property
-    def progress(self) -> int: ...
-    def step(self, state: np.ndarray) -> bool: ...
-    def stop(self) -> None: ...
-    def close(self) -> None: ...
-
-
-class Parts(NamedTuple):
-    """What an engine is made of.
-
-    logits: address of the first row; logits_stride: bytes from row to row; speculate: for requests that leave it open;
-    arena: u8, what a step works in, nothing of which outlives it; owned: memory that addresses lead to.
-    """
-
-    info: EngineInfo
-    library: Library
-    program: Stepper
-    batch: Batch
-    scheduler: Scheduler[Job]
-    logits: int
-    logits_stride: int
-    pace: Pace
-    speculate: bool
-    gauges: Callable[[], Mapping[str, float]]
-    arena: np.ndarray
-    owned: tuple[object, ...]
 
 
 class Pace:
@@ -139,33 +101,35 @@ class Job(Sequence):
 class Engine:
     """See `EngineLike`. Made by `edged.engine.open`."""
 
-    def __init__(self, parts: Parts, queue: int, post: Post | None) -> None:
-        self.info = parts.info
-        self._parts = parts
-        self._most = parts.info.n_seqs + queue
+    rank = GENERATE
+
+    def __init__(self, info: EngineInfo, runner: Runner, pace: Pace, queue: int, speculate: bool,
+                 post: Post | None) -> None:
+        """queue: requests that may wait; speculate: for requests that leave it open."""
+        self.info = info
+        self._runner = runner
+        self._pace = pace
+        self._scheduler: Scheduler[Job] = Scheduler(runner.cache, runner.sizes.max_decode)
+        self._speculate = speculate
+        self._most = info.n_seqs + queue
         self._post = post or _post_directly
-        self._scratch = memory.reserve(sampling_scratch_bytes(*[parts.info.n_vocab] * 3), "sampling")
-        self._changed = threading.Condition()  # guards what follows
+        self._stride = runner.logits.strides[0]
+        self._scratch = memory.reserve(sampling_scratch_bytes(*[info.n_vocab] * 3), "sampling")
+        self._changed = runner.machine.changed  # guards what follows
         self._arrived: list[Job] = []
         self._jobs: dict[int, Job] = {}
         self._closed = False
         self._events: list[tuple[Sink, Event]] = []  # of the step in progress
         self._computing: tuple[Job, ...] = ()  # the requests in the step in progress
         self._n_requests = 0
-        self._thread: threading.Thread | None = None
-        self._at_close: Callable[[], None] = lambda: None
+        self._at_close: list[Callable[[], None]] = []
         self._counts = dict.fromkeys(("cancelled_total", "failed_total", "prompt_tokens_total", "tokens_total",
                                       "steps_total", "drafted_tokens_total", "accepted_tokens_total"), 0)  # fmt: skip
+        runner.machine.add(self)
 
     def at_close(self, call: Callable[[], None]) -> None:
-        """Call this once when the engine closes and computes no more."""
-        self._at_close = call
-
-    def start(self) -> None:
-        """Compute in a thread of the engine's own from now on."""
-        sys.setswitchinterval(SWITCH_INTERVAL)
-        self._thread = threading.Thread(target=self._work, name="edged-engine", daemon=True)
-        self._thread.start()
+        """Call this once when the engine closes and computes no more, in the order of these calls."""
+        self._at_close.append(call)
 
     # -- from any thread -----------------------------------------------------------------------------------------------
 
@@ -176,7 +140,7 @@ class Engine:
         """
         room = self._check(request)
         if request.speculate is None:
-            request = request._replace(speculate=self._parts.speculate)
+            request = request._replace(speculate=self._speculate)
         limit = room if request.max_tokens is None else min(room, request.max_tokens)
         with self._changed:
             if self._closed:
@@ -188,53 +152,60 @@ class Engine:
             self._n_requests += 1
             self._jobs[job.number] = job
             self._arrived.append(job)
-            self._changed.notify()
+            self._changed.notify_all()
         return job
 
     def stats(self) -> dict[str, float]:
         """Counters (`_total`) and gauges. `progress` moves whenever a step does."""
-        running = len(self._parts.scheduler.running)
+        scheduler, cache = self._scheduler, self._runner.cache
+        running = len(scheduler.running)
         return {
             "requests_total": self._n_requests,
             **self._counts,
-            "paused_total": self._parts.scheduler.n_paused,
-            "prefix_hits_total": self._parts.scheduler.n_hits,
-            "prefix_tokens_total": self._parts.scheduler.n_cached,
+            "paused_total": scheduler.n_paused,
+            "prefix_hits_total": scheduler.n_hits,
+            "prefix_tokens_total": scheduler.n_cached,
             "running": running,
             "waiting": len(self._jobs) - running,
-            "progress": self._parts.program.progress,
-            **self._parts.gauges(),
+            "progress": self._runner.program.progress,
+            "kv_blocks_used": cache.n_used,
+            "kv_blocks_kept": cache.n_kept,
+            "kv_blocks": cache.n_blocks,
+            "kv_bytes_used": cache.used_bytes,
         }
 
     def close(self) -> None:
         """Cancel everything, end the threads. Idempotent."""
         with self._changed:
             self._closed = True
-            self._changed.notify()
-        self._parts.program.stop()
-        if self._thread is None:
+            self._changed.notify_all()
+        self._runner.program.stop()
+        if self._runner.machine.waited_for:
+            with self._changed:
+                self._changed.wait_for(lambda: not self._jobs)
+        else:
             self.step()
-        elif self._thread is not threading.current_thread():
-            self._thread.join()
-        at_close, self._at_close = self._at_close, lambda: None
-        at_close()
-        self._parts.program.close()
+        self._runner.machine.remove(self)
+        calls, self._at_close = self._at_close, []
+        for call in calls:
+            call()
 
     # -- in the engine's thread ----------------------------------------------------------------------------------------
 
-    def step(self) -> bool:
-        """Compute one step; False if there was nothing to do. To be called only if the engine has no thread."""
+    def ready(self) -> bool:
+        return bool(self._jobs)
+
+    def step(self, brief: bool = False) -> bool:
+        """Compute one step; False if there was nothing to do. To be called only if the machine has no thread."""
         try:
             self._take_in(self._events)
-            parts = self._parts
-            step = parts.scheduler.next_step(parts.pace.rows)
+            step = self._scheduler.next_step(self._pace.rows)
             if step.decode or step.prompt:
                 began = perf_counter()
                 for job, _ in step.prompt:
                     job.started = job.started or began
-                parts.batch.fill([rows for _, rows in step.decode], [rows for _, rows in step.prompt])
                 self._computing = tuple(job for job, _ in (*step.decode, *step.prompt))
-                completed = parts.program.step(parts.batch.state)
+                completed = self._runner.step([rows for _, rows in step.decode], [rows for _, rows in step.prompt])
                 self._computing = ()
                 if completed:
                     self._finish_step(step, perf_counter() - began, self._events)
@@ -245,27 +216,17 @@ class Engine:
                 self._post(events)
         return worked
 
+    def rest(self) -> None:
+        self._runner.rest()
+        memory.discard(self._scratch)
+
     def _interrupt(self) -> None:
         """End the step in progress if nobody wants it any more. One client that goes away stops no other."""
         computing = self._computing
         if computing and all(job.cancelled for job in computing):
-            self._parts.program.stop()
+            self._runner.program.stop()
 
-    def _work(self) -> None:
-        while True:
-            with self._changed:
-                if not self._jobs:
-                    memory.discard(self._parts.arena)
-                    memory.discard(self._scratch)
-                self._changed.wait_for(lambda: self._jobs or self._closed)
-                if not self._jobs:
-                    return
-            try:
-                self.step()
-            except Exception as error:
-                self._fail_all(error)
-
-    def _fail_all(self, error: Exception) -> None:
+    def fail(self, error: Exception) -> None:
         """A fault of edged's own: nobody may be left waiting."""
         import logging
 
@@ -277,7 +238,7 @@ class Engine:
             arrived, self._arrived = self._arrived, []
             jobs = list(self._jobs.values())
         for job in arrived:  # the scheduler lets go only what it knows
-            self._parts.scheduler.add(job)
+            self._scheduler.add(job)
         for job in jobs:
             self._counts["failed_total"] += 1
             self._leave(job)
@@ -291,27 +252,26 @@ class Engine:
             arrived, self._arrived = self._arrived, []
             cancelled = [job for job in self._jobs.values() if job.cancelled or self._closed]
         for job in arrived:
-            self._parts.scheduler.add(job)
+            self._scheduler.add(job)
         for job in cancelled:
             self._counts["cancelled_total"] += 1
             self._end(job, "cancelled", events)
         for job in arrived:
             if job.number in self._jobs:
-                job.sampler = Sampler(self._parts.library, job.request, self.info.n_vocab, self.info.n_ctx,
+                job.sampler = Sampler(self._runner.machine.library, job.request, self.info.n_vocab, self.info.n_ctx,
                                       self._scratch.__array_interface__["data"][0])  # fmt: skip
                 if job.limit == 0 and not (job.request.prompt_logprobs and job.n_pending):
                     self._end_prompt_only(job, events)
 
     def _finish_step(self, step: Step[Job], seconds: float, events: list[tuple[Sink, Event]]) -> None:
         """The step has been computed: use its logits, which lie in the order of its rows."""
-        parts = self._parts
-        parts.scheduler.advance(step)
+        self._scheduler.advance(step)
         self._counts["steps_total"] += 1
         if step.prompt:
             n_prompt = sum(len(rows.tokens) for _, rows in step.prompt)
             self._counts["prompt_tokens_total"] += n_prompt
-            parts.pace.measure(n_prompt, seconds)
-        logits = parts.logits
+            self._pace.measure(n_prompt, seconds)
+        logits = self._runner.logits.__array_interface__["data"][0]
         for job, rows in (*step.decode, *step.prompt):
             if rows.n_logits:
                 try:
@@ -320,7 +280,7 @@ class Engine:
                     self._counts["failed_total"] += 1
                     self._leave(job)
                     events.append((job.sink, Failed(error)))
-                logits += rows.n_logits * parts.logits_stride
+                logits += rows.n_logits * self._stride
 
     def _use_logits(self, job: Job, rows: Rows, logits: int, events: list[tuple[Sink, Event]]) -> None:
         """Score prompt tokens and choose the next one. logits: address of the first of rows.n_logits rows."""
@@ -341,7 +301,7 @@ class Engine:
                 if position + 1 == end or not self._accept(job, rows.tokens[position + 1 - rows.start]):
                     break
                 n_right += 1
-            logits += self._parts.logits_stride
+            logits += self._stride
         if job.drafter and rows.n_draft:
             job.drafter.learn(len(job.tokens), rows.n_draft, n_right)
         if job.limit == 0 and not job.n_pending:
@@ -385,9 +345,11 @@ class Engine:
         events.append((job.sink, Done(reason, job.usage())))
 
     def _leave(self, job: Job) -> None:
-        self._parts.scheduler.remove(job)
+        self._scheduler.remove(job)
         with self._changed:
             del self._jobs[job.number]
+            if self._closed:
+                self._changed.notify_all()
 
     # -- requests ------------------------------------------------------------------------------------------------------
 

@@ -12,9 +12,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from edged.errors import BadModel
-from edged.models.blocks import WIDTH, Builder, Gate, Graph, Group, Keys, Pooling, Tensor, Value
-
-POOLINGS: dict[int, Pooling] = {1: "mean", 2: "cls", 3: "last"}  # llama.h, enum llama_pooling_type
+from edged.models.blocks import POOLINGS, WIDTH, Builder, Gate, Graph, Group, Keys, Pooling, Tensor, Value
 
 
 class Hparams(NamedTuple):

@@ -162,6 +162,7 @@ class Group(NamedTuple):
 
 
 Pooling = Literal["mean", "cls", "last"]
+POOLINGS: dict[int, Pooling] = {1: "mean", 2: "cls", 3: "last"}  # llama.h, enum llama_pooling_type
 
 
 class Graph(NamedTuple):
@@ -178,6 +179,22 @@ class Graph(NamedTuple):
     n_ctx_train: int
     unused: tuple[str, ...]
     pooling: Pooling | None = None
+
+    @property
+    def bidirectional(self) -> bool:
+        """Whether a token sees those after it, so that all of a text must be in one step."""
+        return any(isinstance(step, Attend) and step.bidirectional for step in self.steps)
+
+
+def hidden_states(graph: Graph, pooling: Pooling) -> Graph:
+    """The graph up to its last norm, over all rows, for vectors made with this pooling instead of logits."""
+    if graph.pooling is not None:
+        return graph._replace(pooling=pooling)
+    steps, at = graph.steps, next(i for i, step in enumerate(graph.steps) if isinstance(step, Gather))
+    gather, norm = steps[at : at + 2]
+    assert isinstance(gather, Gather) and isinstance(norm, Norm) and norm.x == gather.out
+    out = norm.out._replace(gathered=False)
+    return graph._replace(steps=(*steps[:at], norm._replace(x=gather.x, out=out)), logits=out, pooling=pooling)
 
 
 # -- building one ------------------------------------------------------------------------------------------------------

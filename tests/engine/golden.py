@@ -69,9 +69,9 @@ def answer_ids(case: dict[str, Any], tokenizer: tokenizers.Tokenizer) -> tuple[l
 
 def follow(engine: Engine, prompt: list[int], answer: list[int]) -> Iterator[np.ndarray]:
     """Log-probabilities after the prompt and after each token of the answer but the last: f64 (n_vocab,)."""
-    parts = engine._parts
-    cache = parts.scheduler._cache
-    logits = parts.owned[0].logits[0, : engine.info.n_vocab]  # type: ignore[attr-defined]
+    runner = engine._runner
+    cache = runner.cache
+    logits = runner.logits[0, : engine.info.n_vocab]
     slot = cache.open_slot(len(prompt) + len(answer))
     assert slot is not None
     runs = [(False, prompt[i : i + 256]) for i in range(0, len(prompt), 256)] + [(True, [id]) for id in answer[:-1]]
@@ -79,8 +79,7 @@ def follow(engine: Engine, prompt: list[int], answer: list[int]) -> Iterator[np.
     for decode, tokens in runs:
         assert cache.extend(slot, start, start + len(tokens))
         rows = [Rows(tokens, start, slot, 1)]
-        parts.batch.fill(rows if decode else [], [] if decode else rows)
-        assert parts.program.step(parts.batch.state)
+        assert runner.step(rows if decode else [], [] if decode else rows)
         start += len(tokens)
         if start >= len(prompt):
             values = logits.astype(np.float64)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import queue
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,10 +12,12 @@ import numpy as np
 import pytest
 
 from edged import engine, gguf, tokenizers
-from edged.config import EngineConfig
+from edged.config import EmbeddingConfig, EngineConfig
 from edged.engine import embedder
+from edged.engine.batch import Rows
 from edged.engine.embedder import Embedder
-from edged.errors import BadModel, BadRequest, ContextFull, NotReady
+from edged.engine.request import Failed, Vectors
+from edged.errors import BadModel, BadRequest, ContextFull, EdgedError, NotReady
 from tests import reference, tiny
 
 GOLDEN = json.loads((Path(__file__).parent.parent / "golden" / "minilm_dev.json").read_text())
@@ -24,9 +27,9 @@ TEXTS = [RANDOM.integers(0, tiny.N_VOCAB, n).tolist() for n in LENGTHS]
 
 
 @contextmanager
-def opened(path: Path, **config: int) -> Iterator[Embedder]:
+def opened(path: Path, *, pooling: str = "", context: int = 0, **config: int) -> Iterator[Embedder]:
     with gguf.open(path) as model:
-        made = embedder.open(EngineConfig(**config), model)
+        made = embedder.open(EngineConfig(**config), model, embedding=EmbeddingConfig(pooling=pooling, context=context))
         try:
             yield made
         finally:
@@ -53,24 +56,49 @@ def test_later_tokens_are_seen(tmp_path: Path) -> None:
     assert a @ b < 0.9999
 
 
-@pytest.mark.parametrize("kind", ["f32", "q8_0"])
-def test_batch_equals_single(tmp_path: Path, kind: str) -> None:
+@pytest.mark.parametrize("pooling", ["mean", "cls", "last"])
+@pytest.mark.parametrize("arch", ["llama", "gemma3"])
+def test_f05_a_model_that_generates_makes_vectors_too(tmp_path: Path, arch: str, pooling: str) -> None:
+    """Of its last hidden states, also of texts that take several steps and pass the window."""
+    path = tiny.write(tmp_path / "m.gguf", arch, n_ctx=1024)
+    texts = [*TEXTS[:-2], RANDOM.integers(0, tiny.N_VOCAB, 1024).tolist()]
+    with opened(path, pooling=pooling) as made:
+        assert made.info.pooling == pooling
+        vectors = made.embed(texts)
+    assert np.allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-6)
+    cosines = [vector @ reference.embedding(path, text, pooling) for vector, text in zip(vectors, texts, strict=True)]
+    assert min(cosines) >= 1 - 1e-6, cosines
+
+
+def test_f05_pooling_is_read_from_the_file_or_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with opened(tiny.write(tmp_path / "a.gguf", "llama", meta={"llama.pooling_type": 3})) as made:
+        assert made.info.pooling == "last" and not caplog.messages
+    with opened(tiny.write(tmp_path / "b.gguf", "llama")) as made:
+        assert made.info.pooling == "mean"
+    assert "embedding.pooling is mean" in caplog.text
+    path = tiny.write(tmp_path / "c.gguf", "llama", meta={"llama.pooling_type": 4})
+    with gguf.open(path) as model, pytest.raises(BadModel, match=r"llama\.pooling_type is 4"):
+        embedder.open(EngineConfig(), model)
+
+
+@pytest.mark.parametrize(("arch", "kind"), [("bert", "f32"), ("bert", "q8_0"), ("llama", "q8_0")])
+def test_f01_batch_equals_single(tmp_path: Path, arch: str, kind: str) -> None:
     """Bit for bit, in any company, at any place, with any number of threads; more texts than a step takes."""
-    path = tiny.write(tmp_path / "m.gguf", "bert", kind)
+    path = tiny.write(tmp_path / "m.gguf", arch, kind)
     texts = TEXTS + [[i] for i in range(70)]
     with opened(path, threads=1) as made:
         alone = np.concatenate([made.embed([text]) for text in texts])
     with opened(path, threads=2) as made:
         assert np.array_equal(made.embed(texts), alone)
         assert np.array_equal(made.embed(texts[::-1])[::-1], alone)
-        assert made.embed([]).shape == (0, made.dim)
+        assert made.embed([]).shape == (0, made.info.dim)
 
 
 def test_refused(tmp_path: Path) -> None:
     """By name, with both numbers, and nothing is cut."""
     path = tiny.write(tmp_path / "m.gguf", "bert", n_ctx=64)
     with opened(path) as made:
-        with pytest.raises(ContextFull, match=r"65 tokens, the model takes 64"):
+        with pytest.raises(ContextFull, match=r"text 1 has 65 tokens, the model takes 64"):
             made.embed([[1], [1] * 65])
         for ids in ([], [-1], [tiny.N_VOCAB]):
             with pytest.raises(BadRequest):
@@ -80,9 +108,7 @@ def test_refused(tmp_path: Path) -> None:
 
 
 def test_models_of_the_other_kind(tmp_path: Path) -> None:
-    """A model that generates has no vectors here, an encoder generates nothing."""
-    with gguf.open(tiny.write(tmp_path / "l.gguf", "llama")) as model, pytest.raises(BadModel, match="no embedding"):
-        embedder.open(EngineConfig(), model)
+    """An encoder generates nothing."""
     with gguf.open(tiny.write(tmp_path / "b.gguf", "bert")) as model, pytest.raises(BadModel, match="embeddings, no"):
         engine.open(EngineConfig(), model)
     path = tiny.write(tmp_path / "p.gguf", "bert", meta={"bert.pooling_type": 4})
@@ -103,3 +129,64 @@ def test_golden(minilm_path: Path) -> None:
         vectors = made.embed(ids)
     for case, vector in zip(GOLDEN, vectors, strict=True):
         assert vector @ np.array(case["vec"]) >= (0.999 if case["text"] else 0.998), case["text"]
+
+
+def test_f02_a_text_without_a_vector_fails_its_request_alone(tmp_path: Path) -> None:
+    path = tiny.write(tmp_path / "m.gguf", "bert")
+    with opened(path) as made:
+        run = made._runner.step
+
+        def broken(decode: list[Rows], prompt: list[Rows]) -> bool:
+            done = run(decode, prompt)
+            start = 0
+            for rows in prompt:
+                if rows.tokens == [7, 7, 7]:
+                    made._runner.logits[start] = np.nan
+                start += len(rows.tokens)
+            return done
+
+        made._runner.step = broken  # type: ignore[method-assign]
+        came: queue.SimpleQueue[Vectors | Failed] = queue.SimpleQueue()
+        with made._changed:  # both at once
+            made.submit([[1, 2], [3], [4], [7, 7, 7], [5]], came.put)
+            made.submit([[1, 2], [3]], came.put)
+        events = [came.get(timeout=10), came.get(timeout=10)]
+        (failed,) = (event for event in events if isinstance(event, Failed))
+        (fine,) = (event for event in events if isinstance(event, Vectors))
+        assert failed.error.code == "model_fault" and "text 3" in failed.error.message
+        assert np.isfinite(fine.vectors).all()
+        assert made.embed([[1, 2]]).tobytes() == fine.vectors[:1].tobytes()
+        assert made.stats()["failed_total"] == 1
+
+
+def test_cancelled_and_closed(tmp_path: Path) -> None:
+    """A request that nobody wants any more ends; closing fails what waits; the cache has all its slots again."""
+    path = tiny.write(tmp_path / "m.gguf", "llama", n_ctx=512)
+    with opened(path, pooling="mean") as made:
+        came: queue.SimpleQueue[Vectors | Failed] = queue.SimpleQueue()
+        with made._changed:
+            job = made.submit([[1] * 500] * 100, came.put, background=True)
+            job.cancel()
+        event = came.get(timeout=10)
+        assert isinstance(event, Failed) and event.error.code == "not_ready"
+        assert made.embed([[1] * 500] * 40).shape == (40, made.info.dim)
+        assert made.stats()["cancelled_total"] == 1 and made.stats()["waiting"] == 0
+        assert made._runner.cache.used_bytes == 0
+        with made._changed:
+            made.submit([[1] * 500] * 100, came.put)
+            made._closed = True
+        assert isinstance(came.get(timeout=10), Failed)
+
+
+def test_a_fault_of_edged_itself_leaves_nobody_waiting(tmp_path: Path) -> None:
+    with opened(tiny.write(tmp_path / "m.gguf", "bert")) as made:
+        run = made._runner.step
+
+        def broken(decode: list[Rows], prompt: list[Rows]) -> bool:
+            raise ZeroDivisionError
+
+        made._runner.step = broken  # type: ignore[method-assign]
+        with pytest.raises(EdgedError, match="ZeroDivisionError"):
+            made.embed([[1]])
+        made._runner.step = run  # type: ignore[method-assign]
+        assert made.embed([[1]]).shape == (1, made.info.dim)

@@ -254,7 +254,7 @@ def test_a_fault_of_edged_itself_leaves_nobody_waiting(path: Path) -> None:
         def broken(decode: object, prompt: object) -> None:
             raise ZeroDivisionError
 
-        batch = running._parts.batch
+        batch = running._runner.batch
         fill, batch.fill = batch.fill, broken  # type: ignore[method-assign]
         got = wait(running, request(4))
         assert isinstance(got[-1], Failed)
@@ -274,7 +274,7 @@ def test_what_a_failing_step_has_ended_is_told(running: Engine, monkeypatch: pyt
     cancelled.job.cancel()
     late = ask(running, request(4, 1))
     with monkeypatch.context() as patched:
-        patched.setattr(running._parts.batch, "fill", broken)
+        patched.setattr(running._runner.batch, "fill", broken)
         with pytest.raises(ZeroDivisionError):
             running.step()
     assert cancelled.reason == "cancelled"
@@ -292,7 +292,7 @@ def test_a_fault_of_edged_itself_reaches_requests_that_arrive_meanwhile(path: Pa
             running.submit(request(4), late.put)
             raise ZeroDivisionError
 
-        batch = running._parts.batch
+        batch = running._runner.batch
         fill, batch.fill = batch.fill, broken  # type: ignore[method-assign]
         assert isinstance(wait(running, request(4))[-1], Failed)
         assert isinstance(late.get(timeout=10), Failed)
@@ -311,7 +311,7 @@ def test_cancelling_ends_a_step_that_nobody_wants(path: Path, alone: bool) -> No
         expected = [answer.tokens for answer in answers(running, request(30), request(9))]
         leaving = ask(running, request(50))
         staying = [] if alone else [ask(running, request(30)), ask(running, request(9))]
-        program = running._parts.program
+        program = running._runner.program
         step = program.step
         steps = []
 

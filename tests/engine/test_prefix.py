@@ -115,8 +115,7 @@ def test_what_is_kept_is_bounded(model: Path) -> None:
         for seed in range(12):
             one(engine, request(300, 2, seed=seed))
             assert engine.stats()["kv_blocks_kept"] <= 256 // KV_BLOCK
-        cache = engine._parts.owned[1]
-        assert isinstance(cache, KVCache)
+        cache = engine._runner.cache
         assert cache.used_bytes <= sum(256 // KV_BLOCK * pool.stride for pool in cache.pools)
         for pool in cache.pools:
             assert 0 < resident(pool) <= 256 // KV_BLOCK * pool.stride

@@ -27,7 +27,7 @@ def program_logits(library: Any, threads: int) -> np.ndarray:
     model = Tiny(library, threads)
     rows = [model.prefill(0, tokens[:37], 23)]
     rows += [model.step([(0, p, int(tokens[p]))], [], [0]) for p in range(37, 41)]
-    model.program.close()
+    model.workers.close()
     return np.concatenate(rows)
 
 

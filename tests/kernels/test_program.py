@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from edged.errors import EdgedError
-from edged.kernels.program import Program
+from edged.kernels.program import Program, Workers
 from edged.kernels.table import STATE
 from tests.kernels import tiny_program
 from tests.kernels.tiny_program import MAX_DECODE, VOCAB, Tiny
@@ -29,7 +29,7 @@ def tiny(library: Any) -> Iterator[Callable[..., Tiny]]:
 
         def make(threads: int, **options: Any) -> Tiny:
             model = Tiny(library, threads, **options)
-            stack.callback(model.program.close)
+            stack.callback(model.workers.close)
             return model
 
         yield make
@@ -93,13 +93,14 @@ def test_a_stopped_step_says_so_and_the_next_one_starts_clean(tiny: Callable[...
 def test_a_stop_ends_the_step_in_progress(library: Any, tiny: Callable[..., Tiny]) -> None:
     model = tiny(1)
     model.prefill(0, TOKENS[:5], 5)
-    long = Program(library, np.tile(model.ops, 2000), 2)
+    threads = Workers(library, 2)
+    long = Program(threads, np.tile(model.ops, 2000))
     waiting = threading.Thread(target=stop_after, args=(long, 100))
     waiting.start()
     assert not long.step(model.state)
     waiting.join()
     assert 100 <= long.progress < 2000 * len(model.ops)
-    long.close()
+    threads.close()
 
 
 def stop_after(program: Program, ops: int) -> None:
@@ -158,7 +159,7 @@ def test_a_thousand_steps_on_changing_numbers_of_threads(library: Any) -> None:
             assert got.tobytes() == want[1].tobytes()
             if dice.random() < 0.1:
                 time.sleep(0.001)  # long enough for the workers to fall asleep
-        model.program.close()
+        model.workers.close()
 
 
 def test_workers_sleep_between_steps(tiny: Callable[..., Tiny]) -> None:
@@ -188,8 +189,8 @@ def test_close_ends_the_threads_and_may_be_repeated(library: Any) -> None:
     before = len(workers())
     model = Tiny(library, 4)
     assert len(workers()) == before + 3
-    model.program.close()
-    model.program.close()
+    model.workers.close()
+    model.workers.close()
     assert len(workers()) == before
     with pytest.raises(EdgedError, match="closed"):
         model.program.step(np.zeros(1, STATE))

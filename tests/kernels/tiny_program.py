@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from edged.kernels.program import Program, address, aligned
+from edged.kernels.program import Program, Workers, address, aligned
 from edged.kernels.table import (
     ACT_F32,
     ADD,
@@ -98,7 +98,8 @@ class Tiny:
         self.buffers["part"] = aligned(partials_bytes(MAX_DECODE, MAX_PROMPT, HEADS, DIM, TABLE * KV_BLOCK))
         self.logits = aligned(MAX_DECODE * VOCAB * 4).view(np.float32).reshape(MAX_DECODE, VOCAB)
         self.ops, self.state = self._ops(half), np.zeros(1, STATE)
-        self.program = Program(library, self.ops, threads, **options)
+        self.workers = Workers(library, threads, **options)
+        self.program = Program(self.workers, self.ops)
         self._free = list(range(SEQS * TABLE))
 
     def _ops(self, half: int) -> np.ndarray:
