@@ -124,6 +124,12 @@ class BadStore(EdgedError):
     code = "bad_store"
 
 
+class OtherStore(BadStore):
+    """The store of manuals is whole, but of another version or another program, or another model filled it."""
+
+    code = "other_store"
+
+
 class DiskFull(EdgedError):
     """There is no room to write a file. The message names it; what was there before is as it was."""
 

@@ -15,7 +15,6 @@ from edged.errors import (
     Busy,
     ContextFull,
     DiskFull,
-    DiskFull,
     EdgedError,
     ModelChanged,
     ModelFault,
@@ -36,7 +35,6 @@ STATUS: tuple[tuple[type[EdgedError], int], ...] = (
     (NotReady, 503),
     (Busy, 503),
     (BadStore, 500),
-    (DiskFull, 507),
     (DiskFull, 507),
     (EdgedError, 500),
 )
