@@ -43,6 +43,7 @@ HOMES: dict[str, str] = {
     "mmap": "edged.gguf.memory",
     "serial": "edged.transports.serial",
     "sqlite_utils": "edged.rag.schema",
+    "tabulate": "edged.cli.store",
     "sqlite3": "edged.rag.database edged.rag.schema",
     "jinja2": "edged.chat.",
     "click": "edged.cli.",
