@@ -1,7 +1,8 @@
 """Answer a question with the words of the manuals, or say that they do not hold the answer.
 
-`extract` quotes the best sentences; `generated` keeps of a model's text what the cited passages bear out. Every quote
-is compared with the stored text before it is handed on. Raises what `embed` and the store raise.
+`look` finds the passages and decides whether they hold the answer; `quote` makes one of their best sentences, each
+compared with the stored text before it is handed on; `extract` does both. What a model makes of the passages is
+checked in citations.py. Raises what `embed` and the store raise.
 """
 
 from __future__ import annotations
@@ -9,10 +10,13 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
+from edged.errors import NotFound
 from edged.rag import vectors
 from edged.rag.search import EVERYWHERE, Embed, Passage, near
 from edged.rag.store import Filter, Store
@@ -22,20 +26,20 @@ NOT_FOUND = "not in the manuals"
 # below this confidence an answer is refused. Provisional: evaluate.threshold() finds the value for an embedding model
 LEAST = 0.45
 # words that make a question and are in no answer
-_ASKING = frozenset(words(
+ASKING = frozenset(words(
     "a an and are at be by can do does for from how i in is it my of on or should that the there this to was what when "
     "where which who why will with you"
 ))  # fmt: skip
 
 # a sentence ends at a line's end, or at . ! ? (or their CJK forms) before a blank; not after a digit or one letter
 _END = re.compile(r"\n+|(?<=[^\W\d_]{2}[.!?])\s+|(?<=[)\]\"][.!?])\s+|(?<=[。！？])")
-_CITED = re.compile(r"\[(\d{1,3})\]")
 
 
 @dataclass(frozen=True)
 class Quote:
-    """text == stored text[start:end] of the passage's content."""
+    """text == stored text[start:end] of the passage's content; the answer names it [n]."""
 
+    n: int
     text: str
     start: int
     end: int
@@ -50,41 +54,67 @@ class Answer:
     quotes: tuple[Quote, ...]
     confidence: float
     dropped: int = 0
+    mode: Literal["extract", "generate"] = "extract"
 
     @property
     def refused(self) -> bool:
         return not self.quotes
 
 
+@dataclass(frozen=True)
+class Evidence:
+    """What was found for a question, best first, and the confidence that it holds the answer.
+
+    `bearing`: the passages that an answer may be made of; none, and none is to be made, if that is below `least`.
+    """
+
+    question: str
+    passages: tuple[Passage, ...]
+    bearing: tuple[Passage, ...]
+    confidence: float
+    vector: np.ndarray | None  # f32 (dim,), of the question
+
+
 def extract(store: Store, embed: Embed | None, question: str, *, k: int = 5, sentences: int = 2,
             least: float = LEAST, only: Filter = EVERYWHERE) -> Answer:
-    """The best sentences of the best passages, if the confidence in them is at least `least`.
+    """The best sentences of the best passages, if the confidence in them is at least `least`."""
+    return quote(store, embed, look(store, embed, question, k=k, least=least, only=only), sentences)
 
-    A code of the question must stand in the passage: a near code is a wrong answer. A question that is a code alone is
+
+def look(store: Store, embed: Embed | None, question: str, *, k: int = 5, least: float = LEAST,
+         only: Filter = EVERYWHERE) -> Evidence:
+    """Find what may answer a question.
+
+    A code of the question must stand in a passage: a near code is a wrong answer. A question that is a code alone is
     answered without `embed`.
     """
     wanted = codes(question)
     if wanted and len(wanted) == len(phrases(question)):
         embed = None
     vector = embed([question])[0] if embed and question.strip() else None
-    passages = near(store, question, vector, k, only)
-    bearing = [p for p in passages if all(contains(words(p.indexed), code) for code in wanted)]
-    if not bearing:
-        return Answer(NOT_FOUND, (), 0.0)
+    passages = tuple(near(store, question, vector, k, only))
+    bearing = tuple(p for p in passages if all(contains(words(p.indexed), code) for code in wanted))
     weights = _weights(store, question)
-    confidence = max(_confidence(p, weights, embed is not None) for p in bearing)
-    if confidence < least:
-        return Answer(NOT_FOUND, (), confidence)
-    quotes = _best(bearing, weights, embed, vector, sentences)
-    verified = tuple(q for q in quotes if store.quote(q.passage.content, q.start, q.end) == q.text)
-    text = " ".join(f"{q.text} [{n}]" for n, q in enumerate(verified, 1)) or NOT_FOUND
-    return Answer(text, verified, confidence)
+    confidence = max((_confidence(p, weights, embed is not None) for p in bearing), default=0.0)
+    return Evidence(question, passages, bearing if confidence >= least else (), confidence, vector)
+
+
+def quote(store: Store, embed: Embed | None, found: Evidence, sentences: int = 2) -> Answer:
+    """The best sentences of what was found."""
+    best = _best(found.bearing, _weights(store, found.question), embed, found.vector, sentences)
+    quotes: list[Quote] = []
+    for passage, start, end, text in best:
+        with suppress(NotFound):  # removed from the store since it was found
+            if store.quote(passage.content, start, end) == text:
+                quotes.append(Quote(len(quotes) + 1, text, start, end, passage))
+    text = " ".join(f"{q.text} [{q.n}]" for q in quotes) or NOT_FOUND
+    return Answer(text, tuple(quotes), found.confidence)
 
 
 def _weights(store: Store, question: str) -> dict[str, float]:
     """The words of a question by their inverse document frequency; a word that no chunk holds weighs most."""
     total = store.n_chunks
-    return {word: math.log1p(total / (1 + store.frequency([word]))) for word in words(question) if word not in _ASKING}
+    return {word: math.log1p(total / (1 + store.frequency([word]))) for word in words(question) if word not in ASKING}
 
 
 def _coverage(text: str, weights: dict[str, float]) -> float:
@@ -113,40 +143,13 @@ def split(text: str) -> list[tuple[int, int]]:
 
 
 def _best(passages: Sequence[Passage], weights: dict[str, float], embed: Embed | None, vector: np.ndarray | None,
-          n: int) -> list[Quote]:
-    """The n sentences that share most with the question, in the order of the passages."""
-    quotes = [Quote(p.text[a:b], p.start + a, p.start + b, p) for p in passages for a, b in split(p.text)]
-    scores = np.array([_coverage(q.text, weights) for q in quotes])
-    if embed and vector is not None:
-        scores += vectors.unit(embed([q.text for q in quotes])) @ vectors.unit(vector[None])[0]
+          n: int) -> list[tuple[Passage, int, int, str]]:
+    """The n sentences that share most with the question, in the order of the passages, and where they stand."""
+    found = [(p, p.start + a, p.start + b, p.text[a:b]) for p in passages for a, b in split(p.text)]
+    scores = np.array([_coverage(text, weights) for *_, text in found])
+    if embed and vector is not None and found:
+        scores += vectors.unit(embed([text for *_, text in found])) @ vectors.unit(vector[None])[0]
     # a heading or a lone word repeats the question better than any sentence does
-    scores -= [0.5 if len(words(q.text)) < 4 else 0.0 for q in quotes]
+    scores -= [0.5 if len(words(text)) < 4 else 0.0 for *_, text in found]
     chosen = np.argsort(-scores, kind="stable")[:n]
-    return [quotes[i] for i in sorted(chosen.tolist())]
-
-
-def generated(text: str, passages: Sequence[Passage], confidence: float = 1.0) -> Answer:
-    """Keep of a model's text the sentences that cite passages which hold each of their numbers and codes.
-
-    A sentence that cites nothing, or a passage that is not there, is dropped too. `quotes` are the cited passages.
-    """
-    kept, cited, dropped = [], [], 0
-    text = _before_stop(text)
-    for start, end in split(text):
-        sentence = text[start:end]
-        numbers = [int(n) for n in _CITED.findall(sentence)]
-        claims = codes(_CITED.sub("", sentence))
-        known = all(1 <= n <= len(passages) for n in numbers)
-        held = [words(passages[n - 1].indexed) for n in numbers] if known else []
-        if held and all(any(contains(h, claim) for h in held) for claim in claims):
-            kept.append(sentence)
-            cited += [n for n in numbers if n not in cited]
-        else:
-            dropped += 1
-    quotes = tuple(Quote(p.text, p.start, p.end, p) for p in (passages[n - 1] for n in cited))
-    return Answer(" ".join(kept) or NOT_FOUND, quotes, confidence, dropped)
-
-
-def _before_stop(text: str) -> str:
-    """Citations that follow the stop of their sentence, put before it: 'It is 5 V. [1]' -> 'It is 5 V [1].'"""
-    return re.sub(r"([.!?])((?:\s*\[\d{1,3}\])+)", r"\2\1", text)
+    return [found[i] for i in sorted(chosen.tolist())]

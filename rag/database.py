@@ -22,7 +22,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from edged.errors import BadRequest, BadStore, Busy, DiskFull, EdgedError, NotFound
+from edged.errors import BadRequest, BadStore, Busy, DiskFull, EdgedError, NotFound, OtherStore
 
 APPLICATION = 0x65646764  # PRAGMA application_id: "edgd"
 VERSION = 2  # PRAGMA user_version: of the tables that schema.py makes
@@ -84,17 +84,17 @@ class Database:
         application = self.connection.execute("PRAGMA application_id").fetchone()[0]
         version = int(self.connection.execute("PRAGMA user_version").fetchone()[0])
         if tables and application != APPLICATION and not (application == 0 and version == 1 and tables >= _VERSION_1):
-            raise BadStore(f"{self.path} is a database of another program", hint="name another file as the store")
+            raise OtherStore(f"{self.path} is a database of another program", hint="name another file as the store")
         return version if tables else 0
 
     def check_version(self) -> None:
         """Raise BadStore unless this edged reads the file."""
         if self.version < VERSION:
-            raise BadStore(f"{self.path} has version {self.version}, this edged reads version {VERSION}",
-                           hint="edged store migrate")
+            raise OtherStore(f"{self.path} has version {self.version}, this edged reads version {VERSION}",
+                             hint="edged store migrate")
         if self.version > VERSION:
-            raise BadStore(f"{self.path} has version {self.version}, this edged reads version {VERSION}",
-                           hint="install the newer edged that wrote it")
+            raise OtherStore(f"{self.path} has version {self.version}, this edged reads version {VERSION}",
+                             hint="install the newer edged that wrote it")
 
     def close(self) -> None:
         """Close the file."""

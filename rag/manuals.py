@@ -4,16 +4,29 @@
     manuals.ingest("/m/qv310.pdf", data)
     manuals.ask("What supply voltage is permitted?")
 
-One thread uses a Manuals; several may be open on one file. The store is opened at the first use. Raises NotFound where
-there is no store, BadStore, DiskFull, BadDocument, and what `embedding` raises.
+One thread uses a Manuals; several may be open on one file. The store is opened at the first use, and again when the
+file was replaced or removed since. Without an embedding model, search goes by words alone. Raises NotFound where there
+is no store, BadStore, DiskFull, BadRequest for a question that is too long, and what `embedding` raises.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Protocol
 
 import numpy as np
+
+from edged.errors import ContextFull, NotFound
+from edged.rag import answer, chunk, formats, vectors
+from edged.rag.answer import LEAST, Answer, Evidence
+from edged.rag.document import Chunk, Document
+from edged.rag.ingest import Done, Progress, ingest_one
+from edged.rag.search import EVERYWHERE, Passage, search
+from edged.rag.store import DEFAULT, Binding, DocumentRow, Filter, Store
+
+LONGEST = 20_000  # characters of a question; more are not even looked at
 
 
 class Embedding(Protocol):
@@ -33,4 +46,130 @@ class Embedding(Protocol):
 
 
 class Manuals:
-    """See the module."""
+    """See the module. chunk: most tokens of a chunk of a document that is ingested."""
+
+    def __init__(self, path: str | Path, embedding: Embedding | None, *, scan: vectors.Scan = vectors.scan,
+                 chunk: int = 200) -> None:
+        self.path = Path(path)
+        self.embedding = embedding
+        self._scan = scan
+        self._chunk = chunk
+        self._open: Store | None = None
+        self._file: tuple[int, int] | None = None  # device and inode of what is open
+        self._checked = False  # that it was filled by this model
+
+    def search(self, question: str, *, passages: int = 5, only: Filter = EVERYWHERE) -> list[Passage]:
+        """The passages for a question, best first."""
+        self._check(question)
+        return search(self._store(), self._embed if self.embedding else None, question, passages, only)
+
+    def ask(self, question: str, *, passages: int = 5, least: float = LEAST, only: Filter = EVERYWHERE) -> Answer:
+        """An answer of the manuals' own sentences, or a refusal."""
+        return self.quote(self.look(question, passages=passages, least=least, only=only))
+
+    def look(self, question: str, *, passages: int = 5, least: float = LEAST, only: Filter = EVERYWHERE) -> Evidence:
+        """What may answer a question."""
+        self._check(question)
+        embed = self._embed if self.embedding else None
+        return answer.look(self._store(), embed, question, k=passages, least=least, only=only)
+
+    def quote(self, found: Evidence) -> Answer:
+        """The answer that is made of the best sentences of what was found."""
+        return answer.quote(self._store(), self._embed if self.embedding else None, found)
+
+    def ingest(self, name: str, data: bytes, *, collection: str = DEFAULT, product: str = "", version: str = "",
+               progress: Progress = lambda done, total: None) -> Done:
+        """Store a document in place of what `name` held in the collection; makes the store if there is none.
+
+        progress(done, total): its chunks, (0, 0) while it is read; what it raises ends the ingest.
+        """
+        embedding = self._model()
+        store = self._store(create=True)
+        store.bind(_binding(embedding))
+
+        def alive() -> None:
+            progress(0, 0)
+
+        def count(text: str) -> int:
+            alive()
+            return embedding.count_tokens(text)
+
+        def split(document: Document) -> list[Chunk]:
+            return chunk.split(document, count, min(self._chunk, embedding.n_ctx))
+
+        def embed(texts: Sequence[str]) -> np.ndarray:
+            return self._embed(texts, background=True)
+
+        return ingest_one(store, name, data, lambda n, d: formats.parse(n, d, alive=alive), split, embed,
+                          collection=collection, product=product, version=version, progress=progress)
+
+    def documents(self, only: Filter = EVERYWHERE) -> list[DocumentRow]:
+        """The documents, by collection and path; none where there is no store yet."""
+        try:
+            return self._store(check=False).documents(only)
+        except NotFound:
+            return []
+
+    def remove(self, document: int) -> None:
+        """Forget a document, by its id."""
+        self._store(check=False).remove(document)
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._open is not None:
+            self._open.close()
+        self._open = self._file = None
+
+    def _store(self, *, create: bool = False, check: bool = True) -> Store:
+        """The store as it is now. check: it must be filled by this embedding model, if by any."""
+        if self._open is not None and self._file != _file(self.path):
+            self.close()
+        if self._open is None:
+            before = _file(self.path)  # if another file takes its place meanwhile, that is seen at the next use
+            self._open = Store(self.path, create=create, scan=self._scan)
+            self._file, self._checked = before or _file(self.path), False
+        if check and not self._checked and self.embedding is not None:
+            self._open.check_binding(_binding(self.embedding))
+            self._checked = self._open.binding() is not None
+        return self._open
+
+    def _model(self) -> Embedding:
+        if self.embedding is None:
+            raise NotFound("there is no embedding model", hint="set embedding.model", code="model_not_found")
+        return self.embedding
+
+    def _check(self, question: str) -> None:
+        """Raise ContextFull for a question that the model cannot take as a whole."""
+        if len(question) > LONGEST:
+            raise ContextFull(f"the question has {len(question)} characters; at most {LONGEST} are read",
+                              hint="ask more briefly")
+        if self.embedding is not None:
+            n, most = self.embedding.count_tokens(question), self.embedding.n_ctx
+            if n > most:
+                raise ContextFull(f"the question has {n} tokens; the embedding model {self.embedding.name} takes "
+                                  f"{most}", hint="ask more briefly")
+
+    def _embed(self, texts: Sequence[str], background: bool = False) -> np.ndarray:
+        embedding = self._model()
+        return embedding.embed([_fitted(text, embedding.count_tokens, embedding.n_ctx) for text in texts], background)
+
+
+def _binding(embedding: Embedding) -> Binding:
+    return Binding(embedding.name, embedding.fingerprint, embedding.dim, embedding.pooling)
+
+
+def _file(path: Path) -> tuple[int, int] | None:
+    """What a file is known by; None: there is none."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def _fitted(text: str, count_tokens: Callable[[str], int], most: int) -> str:
+    """The end of a text that has at most so many tokens: chunks have their headings first, outermost first."""
+    while count_tokens(text) > most:
+        _, newline, below = text.partition("\n")
+        text = below if newline else text[(len(text) + 1) // 2 :]
+    return text

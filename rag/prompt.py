@@ -1,4 +1,7 @@
-"""The prompt of an answer: the question and as many whole passages as fit, best first. Raises ContextFull."""
+"""The prompt of an answer: as many whole chunks as fit, best first, then the question. Raises ContextFull.
+
+The instruction is a message of its own and always the same, so a model that keeps prompts computes it once.
+"""
 
 from __future__ import annotations
 
@@ -9,35 +12,52 @@ from edged.errors import ContextFull
 from edged.rag.search import Passage
 
 INSTRUCTION = (
-    "Answer the question from the numbered passages alone. End each sentence with the number of its passage, "
-    "like [1]. If the passages do not hold the answer, say so."
+    "Answer the question from the numbered passages alone, briefly and in whole sentences. End each sentence with the "
+    "number of its passage, like [1]. If the passages do not hold the answer, reply: not in the passages."
 )
+
+Message = dict[str, str]
 
 
 @dataclass(frozen=True)
 class Prompt:
-    """`used` are the passages behind [1], [2], ...; `dropped` counts those that did not fit."""
+    """Token ids. `used` are the chunks behind [1], [2], ...; `dropped` counts those that did not fit."""
 
-    text: str
+    ids: tuple[int, ...]
     used: tuple[Passage, ...]
     dropped: int
 
 
-def pack(question: str, passages: Sequence[Passage], count_tokens: Callable[[str], int], room: int) -> Prompt:
+def chunks(passages: Sequence[Passage]) -> list[Passage]:
+    """The single chunks of passages, best first."""
+    return sorted((part for p in passages for part in p.parts or (p,)), key=lambda part: -part.score)
+
+
+def pack(question: str, passages: Sequence[Passage], render: Callable[[list[Message]], Sequence[int]], room: int
+         ) -> Prompt:
     """Drop whole passages, last first, until the prompt has at most `room` tokens.
 
     Raises ContextFull if not even the best passage fits.
     """
-    needed = 0
-    for n in range(len(passages), 0, -1):
-        text = _text(question, passages[:n])
-        needed = count_tokens(text)
-        if needed <= room:
-            return Prompt(text, tuple(passages[:n]), len(passages) - n)
-    raise ContextFull(f"question and best passage have {needed} tokens; there is room for {room}",
-                      hint="ask more briefly, or raise engine.context")
+    fits: Prompt | None = None
+    low, high = 1, len(passages)
+    n = high
+    while low <= high:
+        ids = tuple(render(messages(question, passages[:n])))
+        if len(ids) <= room:
+            fits, low = Prompt(ids, tuple(passages[:n]), len(passages) - n), n + 1
+        elif n == 1:
+            raise ContextFull(f"question and best passage have {len(ids)} tokens; there is room for {room}",
+                              hint="ask more briefly or for fewer max_tokens, or raise engine.context")
+        else:
+            high = n - 1
+        n = (low + high + 1) // 2
+    assert fits is not None, "no passages"
+    return fits
 
 
-def _text(question: str, passages: Sequence[Passage]) -> str:
-    numbered = "\n\n".join(f"[{n}] {' > '.join(p.headings)}\n{p.text}" for n, p in enumerate(passages, 1))
-    return f"{INSTRUCTION}\n\n{numbered}\n\nQuestion: {question}"
+def messages(question: str, passages: Sequence[Passage]) -> list[Message]:
+    """What the model is told: the instruction; then the passages and, last, the question."""
+    numbered = "\n\n".join(f"[{n}] {p.indexed}" for n, p in enumerate(passages, 1))
+    return [{"role": "system", "content": INSTRUCTION},
+            {"role": "user", "content": f"{numbered}\n\nQuestion: {question}"}]  # fmt: skip

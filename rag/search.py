@@ -27,7 +27,7 @@ class Passage:
     """What was found: `text` is text[start:end] of a content; `headings` are those of its best chunk.
 
     `indexed` is what the store knows it by (headings, repeated table headers). `score` orders; `cosine` is that of
-    its best chunk, 0 if the meaning was not compared.
+    its best chunk, 0 if the meaning was not compared. `parts` are its chunks, each as a passage, if they are several.
     """
 
     content: int
@@ -41,6 +41,7 @@ class Passage:
     sources: tuple[Source, ...]
     score: float
     cosine: float
+    parts: tuple[Passage, ...] = ()
 
 
 def search(store: Store, embed: Embed | None, query: str, k: int = 5, only: Filter = EVERYWHERE) -> list[Passage]:
@@ -103,4 +104,5 @@ def _passage(store: Store, run: list[Stored], scores: dict[int, float], cosines:
         sources=best.sources,
         score=scores[best.id],
         cosine=max(cosines.get(s.id, 0.0) for s in run),
+        parts=tuple(_passage(store, [s], scores, cosines) for s in run) if len(run) > 1 else (),
     )

@@ -29,7 +29,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from edged.errors import BadStore, NotFound
+from edged.errors import NotFound, OtherStore
 from edged.rag import admin, vectors
 from edged.rag.database import Database
 from edged.rag.document import Chunk, Document
@@ -176,9 +176,9 @@ class Store:
             return
         same = (known.fingerprint, known.dim) == (binding.fingerprint, binding.dim)
         if not same or known.pooling not in ("", binding.pooling):
-            raise BadStore(f"{self.path} was filled by the embedding model {known}, not by {binding}",
-                           hint=f"set embedding.model to {known.name or 'the one that filled it'}, "
-                                "or ingest the manuals into a new store")
+            raise OtherStore(f"{self.path} was filled by the embedding model {known}, not by {binding}",
+                             hint=f"set embedding.model to {known.name or 'the one that filled it'}, "
+                                  "or ingest the manuals into a new store")
 
     # -- writing -------------------------------------------------------------------------------------------------------
 

@@ -86,8 +86,8 @@ def _ask(data: bytes, name: str, row: Format, memory: int, seconds: int, alive: 
     command = [sys.executable, "-m", "edged.rag.formats.worker", row.module, name, str(memory), str(seconds)]
     # the package's own folder: the child finds edged there, and nothing that lies in the caller's folder
     home = Path(edged.__file__).parents[1]
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    with subprocess.Popen(command, cwd=home, **pipes) as child:
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, cwd=home, stdin=pipe, stdout=pipe, stderr=pipe) as child:
         try:
             out, err = _converse(child, data, name, PATIENCE * seconds, alive)
         except BaseException:

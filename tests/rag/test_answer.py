@@ -78,28 +78,29 @@ def test_a_code_alone_is_answered_without_the_model(store: Store) -> None:
     assert "sensor cable" in answer.extract(store, fail, "E-0x20").text
 
 
-def test_generated_sentences_need_citations_that_hold_their_figures(store: Store) -> None:
-    passages = search(store, embed, "reset value of register CR2", 1)
-    text = ("The reset value of CR2 is 0x0018. [1] It lies at 0x4003 [1]. The motor must stand [1]. "
-            "It is blue. Nothing happens [7].")
-    found = answer.generated(text, passages)
-    assert found.text == "The reset value of CR2 is 0x0018 [1]. The motor must stand [1]."
-    assert found.dropped == 3 and [q.passage for q in found.quotes] == passages
-    assert answer.generated("It is 77 V [1].", passages).text == answer.NOT_FOUND
+def test_D03_chunks_are_dropped_whole_and_from_the_end(store: Store) -> None:
+    def render(messages: list[dict[str, str]]) -> list[int]:
+        return [0] * sum(len(message["content"].split()) for message in messages)
 
-
-def test_D03_passages_are_dropped_whole_and_from_the_end(store: Store) -> None:
-    def count(text: str) -> int:
-        return len(text.split())
-
-    passages = [search(store, embed, q, 1)[0] for q in ("E-0x1F motor", "E-0x20 cable", "CR2")]
-    whole = prompt.pack("Why?", passages, count, 10_000)
-    assert (len(whole.used), whole.dropped) == (3, 0)
-    less = prompt.pack("Why?", passages, count, count(whole.text) - 1)
-    assert less.used == tuple(passages[:2]) and less.dropped == 1
-    assert passages[1].text in less.text and passages[2].text not in less.text
+    passages = [search(store, embed, q, 1)[0] for q in ("E-0x1F motor", "E-0x20 cable", "CR2", "grease bearings")]
+    whole = prompt.pack("Why?", passages, render, 10_000)
+    assert (len(whole.used), whole.dropped) == (4, 0)
+    for n in range(1, 5):
+        size = len(render(prompt.messages("Why?", passages[:n])))
+        least, less = (prompt.pack("Why?", passages, render, room) for room in (size, size + 1))
+        assert least == less and least.used == tuple(passages[:n]) and least.dropped == 4 - n
     with pytest.raises(ContextFull, match="room for 5"):
-        prompt.pack("Why?", passages, count, 5)
+        prompt.pack("Why?", passages, render, 5)
+
+
+def test_the_prompt_has_the_instruction_first_and_the_question_last(store: Store) -> None:
+    (merged,) = search(store, embed, "fault means", 10, Filter(document="pump.md"))
+    single = prompt.chunks([merged])
+    assert sorted(p.text for p in single) == sorted(PUMP) and "Fault" in single[0].text
+    system, user = prompt.messages("Why?", single)
+    assert system == {"role": "system", "content": prompt.INSTRUCTION}
+    assert user["content"].startswith(f"[1] Manual\n{single[0].text}\n\n[2] Manual\n")
+    assert user["content"].endswith("\n\nQuestion: Why?")
 
 
 @pytest.mark.parametrize(("text", "sentences"), [

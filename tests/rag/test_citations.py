@@ -1,0 +1,111 @@
+"""What is kept of a model's text: whole, byte by byte, and cut off."""
+
+from __future__ import annotations
+
+import pytest
+
+from edged.rag.answer import NOT_FOUND
+from edged.rag.citations import Checked
+from edged.rag.search import Passage
+
+CR2 = "Register CR2 at 0x4002 has the reset value 0x0018. Write it only while the motor stands."
+SUPPLY = "The controller takes a supply of 24 V at -40 to 85 °C and 3.5 A; the sensor a supply of 5 V."
+FAULT = "Fault E-0x1F means that the motor is blocked. Remove the cover and turn the shaft by hand."
+
+
+def passage(text: str) -> Passage:
+    return Passage(1, 0, len(text), text, f"Manual\n{text}", 1, 1, ("Manual",), (), 1.0, 0.5)
+
+
+PASSAGES = [passage(CR2), passage(SUPPLY), passage(FAULT)]
+
+CASES = [
+    ("It is 0x0018 [1]. The motor must stand [1].", "It is 0x0018 [1]. The motor must stand [1].", 0, [1]),
+    ("It lies at 0x4003 [1]. It is 24 V [2].", "It is 24 V [2].", 1, [2]),
+    ("It is 24 volts. [2] Turn the shaft by hand.[3]", "It is 24 volts [2]. Turn the shaft by hand[3].", 0, [2, 3]),
+    ("It is 24 volts.\n[2]\nTurn the shaft [3].", "It is 24 volts [2].\nTurn the shaft [3].", 0, [2, 3]),
+    ("Two of them [1, 2] differ. More [1; 3].", "Two of them [1, 2] differ. More [1; 3].", 0, [1, 2, 3]),
+    ("Nothing happens [7]. Nor here [0]. Nor [1, 9].", NOT_FOUND, 3, []),
+    # numbers are compared as they are written
+    ("It takes 5 A [2].", "It takes 5 A [2].", 0, [2]),
+    ("It takes 3 A [2].", NOT_FOUND, 1, []),
+    ("From 40 degrees on [2].", NOT_FOUND, 1, []),
+    ("From \u221240 \u00b0C on [2].", "From \u221240 \u00b0C on [2].", 0, [2]),
+    ("At 24V and 3.5A [2].", "At 24V and 3.5A [2].", 0, [2]),
+    ("At 24 V [1].", NOT_FOUND, 1, []),
+    # lists
+    ("1. Remove the cover [3].\n2. Turn the shaft [3].", "1. Remove the cover [3].\n2. Turn the shaft [3].", 0, [3]),
+    ("- Remove the cover\n- Turn the shaft by hand", "- Remove the cover [3]\n- Turn the shaft by hand [3]", 0, [3]),
+    # sentences that cite nothing
+    ("The supply of the controller is 24 V.", "The supply of the controller is 24 V [2].", 0, [2]),
+    ("The supply of the controller is 23 V.", NOT_FOUND, 1, []),
+    ("Peel the banana with 24 V before lunch.", NOT_FOUND, 1, []),
+    ("It is.", NOT_FOUND, 1, []),
+    ("", NOT_FOUND, 0, []),
+    ("[1]", NOT_FOUND, 1, []),
+    ("\u96fb\u6e90\u306f24V\u3067\u3059\u3002[2]", "\u96fb\u6e90\u306f24V\u3067\u3059[2]\u3002", 0, [2]),
+]  # fmt: skip
+
+
+def kept(pieces: list[str], whole: bool = True) -> tuple[str, Checked]:
+    """What was handed on, after checking that the answer is the same."""
+    checked = Checked(PASSAGES)
+    text = "".join([*map(checked.push, pieces), checked.finish(whole)])
+    assert checked.answer(0.7).text == (text or NOT_FOUND)
+    return text or NOT_FOUND, checked
+
+
+@pytest.mark.parametrize(("text", "wanted", "dropped", "cited"), CASES, ids=[case[0][:30] for case in CASES])
+def test_sentences_are_kept_if_passages_hold_their_figures(text: str, wanted: str, dropped: int, cited: list[int]
+                                                            ) -> None:
+    for pieces in ([text], list(text), [text[:9], text[9:]]):
+        found, checked = kept(pieces)
+        answer = checked.answer(0.7)
+        assert (found, answer.dropped, [q.n for q in answer.quotes]) == (wanted, dropped, cited)
+        assert answer.mode == "generate" and answer.confidence == 0.7 and answer.refused == (wanted == NOT_FOUND)
+        assert all(q.passage is PASSAGES[q.n - 1] and q.text == q.passage.text for q in answer.quotes)
+
+
+def test_a_sentence_is_handed_on_when_the_next_begins() -> None:
+    checked = Checked(PASSAGES)
+    assert checked.push("The motor must stand.") == ""
+    assert checked.push(" [1") == ""
+    assert checked.push("] The") == "The motor must stand [1]."
+    assert checked.push(" shaft turns [3]. ") == "" and checked.finish() == " The shaft turns [3]."
+
+
+@pytest.mark.parametrize(("text", "wanted", "dropped"), [
+    ("It is 24 V [2]. The motor must not", "It is 24 V [2].", 1),
+    ("It is 24 V [2]. The motor must stand [1].", "It is 24 V [2]. The motor must stand [1].", 0),
+    ("The value is 3.", NOT_FOUND, 1),  # of 3.5
+    ("It is 24 V [2].  ", "It is 24 V [2].", 0),
+    ("The mo", NOT_FOUND, 1),
+    ("", NOT_FOUND, 0),
+])  # fmt: skip
+def test_half_a_sentence_is_dropped(text: str, wanted: str, dropped: int) -> None:
+    for pieces in ([text], list(text)):
+        found, checked = kept(pieces, whole=False)
+        assert (found, checked.dropped) == (wanted, dropped)
+
+
+@pytest.mark.parametrize("text", [
+    "not in the passages", "Not in the passages.", "The passages do not contain the torque [1].",
+    "The passages don't mention it.", "There is no information about the torque in the passages.",
+    "I cannot answer this from the text.", "The torque is not specified.", "The manual says nothing about it.",
+    "The provided passages contain no answer. The supply is 24 V [2].",
+    "Based on the passages, the torque is not mentioned.",
+])  # fmt: skip
+def test_a_model_that_finds_nothing_has_no_answer(text: str) -> None:
+    for pieces in ([text], list(text)):
+        found, checked = kept(pieces)
+        assert found == NOT_FOUND and checked.denied and checked.dropped == 1
+
+
+def test_a_denial_after_an_answer_is_dropped() -> None:
+    found, checked = kept(["The supply is 24 V [2]. The passages do not say more."])
+    assert found == "The supply is 24 V [2]." and not checked.denied and checked.dropped == 1
+
+
+@pytest.mark.parametrize("text", ["The relay does not switch [1].", "Do not write it while the motor runs [1]."])
+def test_not_is_no_denial(text: str) -> None:
+    assert kept([text])[0] == text
