@@ -5,9 +5,9 @@
     with database.write():
         database.run("DELETE FROM documents WHERE id = ?", [7])
 
-The one place that knows sqlite3's errors: BadStore for damage, for another program's file and for what may not be read,
-DiskFull, Busy after TIMEOUT seconds, NotFound for no file, BadRequest for a value that SQLite cannot hold. A write that
-fails leaves the file as it was. Write-ahead log: who reads sees the last whole state while another process writes.
+The one place that knows sqlite3's errors: BadStore for damage and for what may not be read, OtherStore, DiskFull, Busy
+after TIMEOUT seconds, NotFound for no file, BadRequest for a value that SQLite cannot hold. A write that fails leaves
+the file as it was. Write-ahead log: who reads sees the last whole state while another process writes.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Database:
             if create:
                 path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as e:
-            raise BadStore(f"{path}: {e.strerror}", hint="name a store in a folder that this user may use") from e
+            raise BadStore(f"{e.filename}: {e.strerror}", hint="name a store in a folder that this user may use") from e
         with self._named():
             uri = f"{path.resolve().as_uri()}?mode={'rwc' if create else 'rw'}"
             self.connection = sqlite3.connect(uri, uri=True, timeout=TIMEOUT, isolation_level=None)
@@ -88,7 +88,7 @@ class Database:
         return version if tables else 0
 
     def check_version(self) -> None:
-        """Raise BadStore unless this edged reads the file."""
+        """Raise OtherStore unless this edged reads the file."""
         if self.version < VERSION:
             raise OtherStore(f"{self.path} has version {self.version}, this edged reads version {VERSION}",
                              hint="edged store migrate")

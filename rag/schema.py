@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 
 import sqlite_utils
 from sqlite_utils.migrations import Migrations
 
+from edged.errors import BadStore
 from edged.rag.database import APPLICATION, PAGE, VERSION, Database
 
 STEPS = Migrations("edged")
@@ -115,14 +116,17 @@ def _apply(database: Database, copy: Path | None = None) -> None:
 def _copy(path: Path, copy: Path) -> None:
     """All that is committed to the file at `path`, in one file."""
     part = copy.with_name(copy.name + ".part")
-    part.unlink(missing_ok=True)
     try:
+        part.unlink(missing_ok=True)
         with closing(Database(path)) as source, closing(sqlite3.connect(part)) as target:
             target.execute(f"PRAGMA page_size = {PAGE}")
             source.connection.backup(target)
         with part.open("rb") as file:
             os.fsync(file.fileno())
         part.replace(copy)
-    except BaseException:
-        part.unlink(missing_ok=True)
+    except BaseException as e:
+        with suppress(OSError):
+            part.unlink(missing_ok=True)
+        if isinstance(e, OSError):
+            raise BadStore(f"cannot keep a copy at {copy}: {e.strerror}", hint="nothing was changed") from e
         raise

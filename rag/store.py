@@ -160,7 +160,7 @@ class Store:
         return Binding(known.get("model", ""), known["fingerprint"], int(known["dim"]), known.get("pooling", ""))
 
     def bind(self, binding: Binding) -> None:
-        """Say which embedding model fills the store. Raises BadStore if another one filled it."""
+        """Say which embedding model fills the store. Raises OtherStore if another one filled it."""
         self.check_binding(binding)
         known = self.binding()
         if known is None or not known.name:  # version 1 kept no name
@@ -170,7 +170,7 @@ class Store:
             self.check_binding(binding)  # another process may have been first
 
     def check_binding(self, binding: Binding) -> None:
-        """Raise BadStore if another embedding model filled the store."""
+        """Raise OtherStore if another embedding model filled the store."""
         known = self.binding()
         if known is None:
             return
