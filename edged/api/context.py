@@ -12,7 +12,6 @@ from edged.errors import ContextFull
 
 if TYPE_CHECKING:
     from edged.chat import ChatTemplate
-    from edged.rag.manuals import Manuals
     from edged.tokenizers import Tokenizer
 
 T = TypeVar("T")
@@ -20,13 +19,16 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """A model that answers. `created`: seconds since 1970, of its file. `check` raises ModelChanged if the file did."""
+    """A model that answers. `created`: seconds since 1970, of its file. `n_params`: its weights.
+
+    `check` raises ModelChanged if the file did."""
 
     name: str
     engine: EngineLike
     tokenizer: Tokenizer
     chat: ChatTemplate
     created: int = 0
+    n_params: int = 0
     check: Callable[[], None] = lambda: None
     close: Callable[[], None] = lambda: None
 
@@ -58,6 +60,20 @@ class LoadedEmbedder:
         if self.engine.info.pooling == "last" and eos is not None and (not ids or ids[-1] != eos):
             ids.append(eos)  # what its vector is taken from
         return ids
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """The models of a daemon; at least one. `close` closes both and what they share."""
+
+    model: LoadedModel | None
+    embedder: LoadedEmbedder | None = None
+    close: Callable[[], None] = lambda: None
+
+    @property
+    def all(self) -> list[LoadedModel | LoadedEmbedder]:
+        """Those that are there, the one that generates first."""
+        return [each for each in (self.model, self.embedder) if each is not None]
 
 
 def _check_text(texts: tuple[str, ...], tokenizer: Tokenizer, n_ctx: int, hint: str, param: str | None = None) -> None:
@@ -94,7 +110,7 @@ class Context(Protocol):
         """The model that makes vectors. Raises as `model`."""
 
     def loaded(self) -> list[LoadedModel | LoadedEmbedder]:
-        """Both, or the one there is. Raises NotReady."""
+        """Both, the one that answers first, or the one there is. Raises NotReady."""
 
     async def manuals(self, work: Callable[..., T], *args: Any, writing: bool = False) -> T:
         """Run work(manuals, *args) in the thread that searches the store, or in the one that writes to it, in order.

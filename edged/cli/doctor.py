@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per finding and line.")
-@configured("model", "engine", "server")
+@configured("model", "engine", "embedding", "rag", "server")
 def command(config: Config, as_json: bool) -> int:
     """Look for what keeps edged from running well here, and say what to do about it.
 

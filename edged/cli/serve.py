@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.option("--show-config", is_flag=True, help="Print the settings in force as a TOML file, and exit.")
-@configured("model", "engine", "server")
+@configured("model", "engine", "embedding", "rag", "server")
 def command(config: Config, show_config: bool) -> int:
-    """Load a model and answer OpenAI-style HTTP requests on a Unix socket until SIGTERM or Ctrl-C.
+    """Load a model, an embedding model, or both, and answer HTTP requests on a Unix socket until SIGTERM or Ctrl-C.
 
     Logs to stderr. Exit status 75: the model file was changed in place; start again to load it anew.
     """

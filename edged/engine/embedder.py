@@ -165,7 +165,8 @@ class Embedder:
     def _step(self, texts: deque[_Text], brief: bool) -> None:
         """Compute the first of these texts, as many as a step takes."""
         self._drop_cancelled()
-        chosen, rows = [], []
+        chosen: list[_Text] = []
+        rows: list[Rows] = []
         room = BRIEF_ROWS if brief else self._runner.sizes.max_prompt
         for text in texts:
             n = len(text.ids) - text.n_fed

@@ -30,8 +30,6 @@ from edged.kernels.table import KV_BLOCK
 MAGIC = b"EDGEDKV1"
 HEAD = struct.Struct("<8s32sII")
 NODE = np.dtype([("parent", "<i4"), ("tokens", "<i4", (KV_BLOCK,))])
-SAMPLES = 256  # pieces of the weights that stand for them, besides the file's header and size
-SAMPLE = 64  # bytes
 
 log = logging.getLogger(__name__)
 
@@ -47,13 +45,7 @@ def fingerprint(model: Model, library: str, cache: KVCache) -> bytes:
     """What a block's bits depend on: SHA-256. library: path of the kernels."""
     digest = hashlib.sha256(Path(library).read_bytes())
     digest.update(repr([(pool.group, pool.stride, KV_BLOCK) for pool in cache.pools]).encode())
-    for part, file in enumerate(model.parts):
-        # a part may hold no tensors
-        first = min((t.offset for t in model.tensors.values() if t.part == part), default=file.size)
-        digest.update(f"{file.size}".encode())
-        digest.update(file.data[:first].data)
-        for at in range(first, file.size, max(SAMPLE, (file.size - first) // SAMPLES)):
-            digest.update(file.data[at : at + SAMPLE].data)
+    digest.update(model.fingerprint())
     return digest.digest()
 
 

@@ -19,6 +19,9 @@ from edged.gguf.values import KINDS, Scalar, StringArray, Value
 
 _EMBEDDING, _OUTPUT = "token_embd.weight", "output.weight"  # gguf.md: standardized tensor names
 
+SAMPLES = 256  # pieces of the weights that stand for them in a fingerprint
+SAMPLE = 64  # bytes
+
 
 class Model:
     """A model mapped read-only.
@@ -50,6 +53,25 @@ class Model:
     def size(self) -> int:
         """Bytes of all files."""
         return sum(part.size for part in self.parts)
+
+    @property
+    def n_params(self) -> int:
+        """Weights of all tensors."""
+        return sum(math.prod(tensor.shape) for tensor in self.tensors.values())
+
+    def fingerprint(self) -> bytes:
+        """SHA-256 of headers, sizes and SAMPLES pieces of the weights: tells files apart without reading them whole."""
+        import hashlib  # only now: not needed for a first token
+
+        digest = hashlib.sha256()
+        for part, file in enumerate(self.parts):
+            # a part may hold no tensors
+            first = min((t.offset for t in self.tensors.values() if t.part == part), default=file.size)
+            digest.update(f"{file.size}".encode())
+            digest.update(file.data[:first].data)
+            for at in range(first, file.size, max(SAMPLE, (file.size - first) // SAMPLES)):
+                digest.update(file.data[at : at + SAMPLE].data)
+        return digest.digest()
 
     def tensor_bytes(self, name: str) -> np.ndarray:
         """The bytes of one tensor: u8 (nbytes,), read-only, over the map. Raises KeyError."""
@@ -147,7 +169,7 @@ def describe(model: Model) -> dict[str, Any]:
         "files": [{"path": part.path, "size": part.size} for part in model.parts],
         "version": model.headers[0].version,
         "alignment": model.headers[0].alignment,
-        "weights": sum(math.prod(tensor.shape) for tensor in model.tensors.values()),
+        "weights": model.n_params,
         "metadata": [_describe_value(key, KINDS[kinds[key]][0], value) for key, value in model.meta.items()],
         "tensors": [
             {

@@ -19,18 +19,18 @@ import logging
 import os
 from collections.abc import Callable, MutableMapping
 
-from edged.api.context import LoadedModel
+from edged.api.context import Loaded
 from edged.config import Config
 from edged.service import loader
 from edged.service.loader import Post
 
-Load = Callable[[Config, Post], LoadedModel]
+Load = Callable[[Config, Post], Loaded]
 
 
 class App:
-    """One daemon. `load(config, post)` opens the model; tests pass one that opens a stub."""
+    """One daemon. `load(config, post)` opens the models; tests pass one that opens a stub."""
 
-    def __init__(self, config: Config, load: Load = loader.load,
+    def __init__(self, config: Config, load: Load = loader.load_all,
                  environ: MutableMapping[str, str] = os.environ) -> None:
         self._config = config
         self._load = load

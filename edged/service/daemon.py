@@ -13,19 +13,20 @@ import os
 import resource
 import signal
 import threading
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable, MutableMapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
-from edged.api.context import Health, LoadedModel
+from edged.api.context import Health, Loaded, LoadedEmbedder, LoadedModel
 from edged.config import Config
 from edged.engine.request import Done, Event, Failed, Request, Sampling, Sink
-from edged.errors import EdgedError, ModelChanged, NotReady
+from edged.errors import EdgedError, ModelChanged, NotFound, NotReady
 from edged.service.care import Care
 from edged.service.http_server import HttpServer
 from edged.service.loader import Post
+from edged.service.manuals import Desk
 from edged.service.sd_notify import Notifier
 from edged.service.worker import Worker
 from edged.transports import unix
@@ -66,9 +67,9 @@ class Daemon:
     `left_behind`: the model did not close in time when the daemon stopped.
     """
 
-    def __init__(self, config: Config, load: Callable[[Config, Post], LoadedModel],
+    def __init__(self, config: Config, load: Callable[[Config, Post], Loaded],
                  environ: MutableMapping[str, str]) -> None:
-        self.limits = config.server
+        self.limits, self.rag = config.server, config.rag
         self.left_behind = False
         self._signalled = False
         self._next_report = 0.0  # of missing descriptors, on the loop's clock
@@ -78,7 +79,8 @@ class Daemon:
         self._notifier = Notifier(environ)
         self._listener = unix.activated(environ)
         self._health = Health("loading", ("the model is being loaded",))
-        self._model: LoadedModel | None = None
+        self._loaded: Loaded | None = None
+        self._desk: Desk | None = None
         self._http = HttpServer(self)
         self._worker = Worker("edged-words")
         self._progress = Progress()
@@ -124,14 +126,36 @@ class Daemon:
     # the Context of the routes
 
     def model(self) -> LoadedModel:
-        if self._model is None or not self._health.ready:
+        model = self._ready().model
+        if model is None:
+            raise NotFound("this daemon has no model that generates text", hint="set model.path",
+                           code="model_not_found")
+        return model
+
+    def embedder(self) -> LoadedEmbedder:
+        embedder = self._ready().embedder
+        if embedder is None:
+            raise NotFound("this daemon has no embedding model", hint="set embedding.model", code="model_not_found")
+        return embedder
+
+    def loaded(self) -> list[LoadedModel | LoadedEmbedder]:
+        return self._ready().all
+
+    async def manuals(self, work: Callable[..., T], *args: Any, writing: bool = False) -> T:
+        self.embedder()
+        assert self._desk is not None
+        return await self._desk.run(work, *args, writing=writing)
+
+    def _ready(self) -> Loaded:
+        if self._loaded is None or not self._health.ready:
             raise NotReady(f"{self._health.status}: {'; '.join(self._health.reasons)}")
         try:
-            self._model.check()
+            for each in self._loaded.all:
+                each.check()
         except ModelChanged as error:
             self._model_changed(error)
             raise
-        return self._model
+        return self._loaded
 
     def health(self) -> Health:
         return replace(self._health, warnings=self._care.warnings())
@@ -149,27 +173,32 @@ class Daemon:
 
     async def _start(self) -> None:
         try:
-            self._model = await self._worker.run(self._open)
+            self._loaded = await self._worker.run(self._open)
         except Exception as error:
             if not self._end.done():
                 self._end.set_exception(error)
             return
         if self._end.done():
             return
+        self._desk = Desk(self._config, self._loaded.embedder)
         self._health = Health("ok")
-        self._notifier.status(f"answering with {self._model.name}")
+        names = " and ".join(each.name for each in self._loaded.all)
+        self._notifier.status(f"answering with {names}")
         self._notifier.ready()
-        log.info("%s answers on %s", self._model.name, self.limits.socket)
+        log.info("%s answers on %s", names, self.limits.socket)
 
-    def _open(self) -> LoadedModel:
-        """In the worker's thread: load, and compute one token as a proof."""
-        model = self._load(self._config, self._post)
+    def _open(self) -> Loaded:
+        """In the worker's thread: load, and compute one token and one vector as a proof."""
+        loaded = self._load(self._config, self._post)
         try:
-            self_test(model)
+            if loaded.model is not None:
+                self_test(loaded.model)
+            if loaded.embedder is not None:
+                loaded.embedder.engine.embed([loaded.embedder.encode("Hello")])
         except BaseException:
-            model.close()
+            loaded.close()
             raise
-        return model
+        return loaded
 
     def _post(self, batch: list[tuple[Sink, Event]]) -> None:
         """In the engine's thread, once a step: hand its events to the loop."""
@@ -194,9 +223,11 @@ class Daemon:
 
     async def _close_model(self, loading: asyncio.Future[None]) -> None:
         await loading
-        if self._model is not None:
+        if self._desk is not None:
+            self._desk.close()
+        if self._loaded is not None:
             closer = Worker("edged-close")
-            await closer.run(self._model.close)
+            await closer.run(self._loaded.close)
             closer.close()
 
     def _handle_signals(self) -> None:
@@ -222,16 +253,16 @@ class Daemon:
     async def _tick(self) -> None:
         interval = self._notifier.watchdog_interval
         while True:
-            if self._model is None:
+            if self._loaded is None:
                 self._notifier.status("loading the model")
                 self._notifier.extend(EXTEND)
             else:
                 with suppress(EdgedError):
-                    self.model()
-                stats = self._model.engine.stats()
-                if self._progress.seen(stats):
+                    self._ready()
+                if self._progress.seen([each.engine.stats() for each in self._loaded.all]):
                     self._notifier.alive()
-                self._care.look(stats)
+                if self._loaded.model is not None:
+                    self._care.look(self._loaded.model.engine.stats())
             await asyncio.sleep(TICK if interval is None else min(TICK, interval / 4))
 
     def _report(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
@@ -251,16 +282,16 @@ class Daemon:
 
 
 class Progress:
-    """Whether the engine moves: it has nothing to do, or has computed since the last look."""
+    """Whether the engine's thread moves: it has nothing to do, or has computed since the last look."""
 
     def __init__(self) -> None:
-        self._last: tuple[float, float] | None = None
+        self._last: list[tuple[float, float]] | None = None
 
-    def seen(self, stats: dict[str, float]) -> bool:
-        """`stats` of the engine now; false if there is work and nothing has changed."""
-        now = stats.get("progress", 0), stats.get("steps_total", 0)  # what a new request does not move
+    def seen(self, stats: Sequence[dict[str, float]]) -> bool:
+        """`stats` of each model now; false if there is work and nothing has changed."""
+        now = [(each.get("progress", 0), each.get("steps_total", 0)) for each in stats]  # what no new request moves
         last, self._last = self._last, now
-        return not (stats.get("running") or stats.get("waiting")) or now != last
+        return not any(each.get("running") or each.get("waiting") for each in stats) or now != last
 
 
 def _allow_files(wanted: int) -> None:

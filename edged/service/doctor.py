@@ -7,6 +7,7 @@ A check is a row of CHECKS; it yields findings and never raises EdgedError: what
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import platform
 import resource
@@ -17,7 +18,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from edged import gguf
+from edged import gguf, models
 from edged.config import Config
 from edged.engine import room
 from edged.engine.threads import worker_count
@@ -84,25 +85,72 @@ def board(config: Config, root: Path) -> Iterator[Finding]:
 
 
 def model(config: Config, root: Path) -> Iterator[Finding]:
-    """The model file: there, readable, whole."""
-    path = folder.find(config.model.path)
-    with gguf.open(path) as opened:
-        text = f"{path}: {opened.size / 1e6:.0f} MB, {len(opened.tensors)} tensors"
-    entry = next((e for e in CATALOGUE if e.file == path.name), None)
-    if entry is None:
-        yield Finding("model", "ok", f"{text}; not of the catalogue, so there is no checksum to compare")
-    elif sha256_of(path) == entry.sha256:
-        yield Finding("model", "ok", f"{text}, SHA-256 as in the catalogue")
+    """The model files: there, readable, whole, and of the kind that is asked for."""
+    for name, file in _models(config):
+        path = folder.find(file)
+        with gguf.open(path) as opened:
+            text = f"{path}: {opened.size / 1e6:.0f} MB, {len(opened.tensors)} tensors"
+            encoder = models.graph(opened.meta, opened.tensors).pooling is not None
+        if encoder and name == "model.path":
+            yield Finding("model", "error", f"{path} makes embeddings, no text", "name it in embedding.model")
+            continue
+        entry = next((e for e in CATALOGUE if e.file == path.name), None)
+        if entry is None:
+            yield Finding("model", "ok", f"{text}; not of the catalogue, so there is no checksum to compare")
+        elif sha256_of(path) == entry.sha256:
+            yield Finding("model", "ok", f"{text}, SHA-256 as in the catalogue")
+        else:
+            yield Finding("model", "error", f"{path}: its SHA-256 is not that of the catalogue",
+                          f"remove it and run: edged pull {entry.name}")  # fmt: skip
+
+
+def _models(config: Config) -> Iterator[tuple[str, str]]:
+    """The settings that name a model the daemon would load, and what they name."""
+    if config.model.path or not config.embedding.model:
+        yield "model.path", config.model.path
+    if config.embedding.model:
+        yield "embedding.model", config.embedding.model
+
+
+def manuals(config: Config, root: Path) -> Iterator[Finding]:
+    """The store of manuals: whole, filled by the embedding model that is configured; a reader for PDF."""
+    path = folder.manuals_file(config.rag.store)
+    if not config.embedding.model:
+        if path.exists():
+            yield Finding("manuals", "warning", f"{path} is there, but nobody answers from it", "set embedding.model")
+        return
+    if importlib.util.find_spec("pypdfium2") is None:
+        yield Finding("manuals", "warning", "manuals in PDF cannot be read", "pip install 'edged[rag]'")
+
+    from edged.rag.store import Store
+
+    try:
+        store = Store(path)
+    except NotFound as error:
+        yield Finding("manuals", "ok", f"{error.message}; {error.hint}")
+        return
+    try:
+        store.check()
+        counts, known = store.stats(), store.binding()
+    finally:
+        store.close()
+    with gguf.open(folder.find(config.embedding.model)) as opened:
+        same = known is None or known.fingerprint == opened.fingerprint().hex()
+    if same:
+        text = f"{path}: {counts['documents']} documents, {counts['chunks']} chunks, whole"
+        yield Finding("manuals", "ok", text)
     else:
-        yield Finding("model", "error", f"{path}: its SHA-256 is not that of the catalogue",
-                      f"remove it and run: edged pull {entry.name}")  # fmt: skip
+        yield Finding("manuals", "error", f"{path} was filled by another embedding model, {known}",
+                      "set embedding.model to it, or ingest the manuals into a new store")  # fmt: skip
 
 
 def memory(config: Config, root: Path) -> Iterator[Finding]:
     """Free memory against the weights, and the limit of locked memory where it matters."""
+    size = 0
     try:
-        with gguf.open(folder.find(config.model.path)) as opened:
-            size = opened.size
+        for _, file in _models(config):
+            with gguf.open(folder.find(file)) as opened:
+                size += opened.size
     except EdgedError:
         return  # `model` tells
     need = size + room.PROGRAM
@@ -122,7 +170,7 @@ def memory(config: Config, root: Path) -> Iterator[Finding]:
 def storage(config: Config, root: Path) -> Iterator[Finding]:
     """How fast the model comes from its disk, and whether there is room on it."""
     try:
-        path = folder.find(config.model.path)
+        path = folder.find(next(file for _, file in _models(config)))
     except NotFound:
         return  # `model` tells
     with path.open("rb", buffering=0) as file:
@@ -202,5 +250,5 @@ def unit(config: Config, root: Path) -> Iterator[Finding]:
 
 
 CHECKS: tuple[Callable[[Config, Path], Iterator[Finding]], ...] = (
-    processor, board, model, memory, storage, socket, serial_ports, unit,
+    processor, board, model, manuals, memory, storage, socket, serial_ports, unit,
 )  # fmt: skip

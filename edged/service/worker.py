@@ -18,6 +18,7 @@ class Worker:
 
     def __init__(self, name: str) -> None:
         self._jobs: SimpleQueue[tuple[asyncio.Future[Any], Callable[[], Any]] | None] = SimpleQueue()
+        self._last: Callable[[], object] = lambda: None
         threading.Thread(target=self._work, name=name, daemon=True).start()
 
     async def run(self, work: Callable[..., T], *args: Any) -> T:
@@ -26,8 +27,9 @@ class Worker:
         self._jobs.put((future, partial(work, *args)))
         return await future
 
-    def close(self) -> None:
-        """End the thread after the jobs that are waiting."""
+    def close(self, last: Callable[[], object] = lambda: None) -> None:
+        """End the thread after the jobs that are waiting and `last`, which is done in it."""
+        self._last = last
         self._jobs.put(None)
 
     def _work(self) -> None:
@@ -41,6 +43,7 @@ class Worker:
                 report = partial(_set_exception, future, error)
             with suppress(RuntimeError):  # the loop has ended meanwhile
                 future.get_loop().call_soon_threadsafe(report)
+        self._last()
 
 
 def _set_result(future: asyncio.Future[Any], result: Any) -> None:

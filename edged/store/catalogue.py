@@ -79,3 +79,4 @@ CATALOGUE: tuple[Entry, ...] = (
     ),
 )
 BY_NAME = {entry.name: entry for entry in CATALOGUE}
+EMBEDDING = "all-minilm-l6-v2"  # where no embedding model is named

@@ -15,7 +15,7 @@ from edged.engine.request import Sampling
 
 COMMANDS = {name: main.cli.get_command(click.Context(main.cli), name) for name in main.COMMANDS}
 # command -> the sections of the configuration that it takes as flags
-SECTIONS = dict.fromkeys(("serve", "doctor"), ("model", "engine", "server")) | dict.fromkeys(
+SECTIONS = dict.fromkeys(("serve", "doctor"), ("model", "engine", "embedding", "rag", "server")) | dict.fromkeys(
     ("run", "chat", "bench"), ("model", "engine")
 )
 

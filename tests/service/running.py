@@ -12,7 +12,8 @@ import socket
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -20,22 +21,27 @@ from typing import Any
 
 import httpx
 
-from edged.api.context import LoadedModel
-from edged.config import Config, ServerConfig
+from edged.api.context import Loaded, LoadedModel
+from edged.config import Config, RagConfig, ServerConfig
 from edged.service.daemon import Daemon
 from edged.service.loader import Post
-from tests.stub_engine import StubEngine, stub_model
+from tests.stub_engine import StubEmbedder, StubEngine, stub_embedding, stub_model
 
 PATIENCE = 20.0
 """Seconds until a test gives up; nothing is measured."""
 
 
 class Running:
-    """Starts on entry, stops on exit. `load` replaces the stub; keyword arguments are ServerConfig fields."""
+    """Starts on entry, stops on exit. Keyword arguments are ServerConfig fields.
+
+    embedder: an embedding model, beside the other, or alone where `generates` is false. load: replaces the stubs. The
+    store of manuals, `store`, is in a folder of its own unless `rag` says otherwise.
+    """
 
     def __init__(self, engine: StubEngine | None = None, words: Iterable[str | bytes] = (), *,
-                 load: Callable[[Config, Post], LoadedModel] | None = None, environ: dict[str, str] | None = None,
-                 wait: bool = True, **server: Any) -> None:
+                 embedder: StubEmbedder | None = None, generates: bool = True, rag: RagConfig | None = None,
+                 load: Callable[[Config, Post], Loaded | LoadedModel] | None = None,
+                 environ: dict[str, str] | None = None, wait: bool = True, **server: Any) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="edged-")
         self.path = str(Path(self._folder.name, "s"))
         self.engine = engine or StubEngine()
@@ -44,8 +50,12 @@ class Running:
         self.code: int | None = None
         self.error: BaseException | None = None
         self._wait = wait
-        self._load = load or self._load_stub
-        self._config = Config(server=replace(ServerConfig(socket=self.path), **server))
+        self._load = load or self._load_stubs
+        self._embedder, self._generates = embedder, generates
+        rag = rag or RagConfig()
+        self.store = Path(rag.store or Path(self._folder.name, "manuals.db"))
+        self._config = Config(rag=replace(rag, store=str(self.store)),
+                              server=replace(ServerConfig(socket=self.path), **server))  # fmt: skip
         self._environ = environ if environ is not None else {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self._listening = threading.Event()
@@ -56,6 +66,7 @@ class Running:
         until(lambda: self.error is not None or self._is_up())
         if self.error is not None:
             raise self.error
+        until(lambda: self.daemon.counters()["connections"] == 0)  # those that asked whether it is up
         self.engine.requests.clear()  # the self-test's
         self.engine.started.clear()
         return self
@@ -67,10 +78,25 @@ class Running:
     def stop(self) -> None:
         """Stop and wait for the end."""
         self.engine.step()
-        if self._thread.is_alive() and self._loop is not None:
-            self._loop.call_soon_threadsafe(self.daemon.stop)
+        self.call(self.daemon.stop)
         self._thread.join(PATIENCE)
         assert not self._thread.is_alive(), "the daemon does not stop"
+
+    def call(self, function: Callable[..., object], *args: object) -> None:
+        """Have the daemon's loop call a function, unless it has ended: it may at any moment, and before its thread."""
+        assert self._loop is not None
+        with suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(function, *args)
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """The loop stands still: what clients do meanwhile it finds all at once, however slow they are."""
+        go = threading.Event()
+        self.call(go.wait, PATIENCE)
+        try:
+            yield
+        finally:
+            go.set()
 
     def client(self, patience: float = PATIENCE) -> httpx.Client:
         """An HTTP client of the socket."""
@@ -100,14 +126,26 @@ class Running:
         client.connect(self.path)
         return client
 
-    def _load_stub(self, config: Config, post: Post) -> LoadedModel:
+    def _load_stubs(self, config: Config, post: Post) -> Loaded:
         self.engine._post = post
-        return self.model
+        embedder = stub_embedding(self._embedder) if self._embedder else None
+        loaded = Loaded(self.model if self._generates else None, embedder)
+
+        def close() -> None:
+            for each in (self.model, embedder):
+                if each is not None:
+                    each.close()
+
+        return replace(loaded, close=close)
+
+    def _load_any(self, config: Config, post: Post) -> Loaded:
+        made = self._load(config, post)
+        return made if isinstance(made, Loaded) else Loaded(made, None, made.close)
 
     def _run(self) -> None:
         async def main() -> int:
             self._loop = asyncio.get_running_loop()
-            self.daemon = Daemon(self._config, self._load, self._environ)
+            self.daemon = Daemon(self._config, self._load_any, self._environ)
             return await self.daemon.run()
 
         try:

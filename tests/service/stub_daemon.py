@@ -9,7 +9,7 @@ import logging
 import sys
 from dataclasses import replace
 
-from edged.api.context import LoadedModel
+from edged.api.context import Loaded
 from edged.config import Config, ServerConfig
 from edged.service.app import App
 from edged.service.loader import Post
@@ -19,12 +19,13 @@ from tests.stub_engine import StubEngine, endless, stub_model
 def main() -> int:
     path, script = sys.argv[1:]
 
-    def load(config: Config, post: Post) -> LoadedModel:
+    def load(config: Config, post: Post) -> Loaded:
         engine = StubEngine(endless(65), post=post, n_ctx=10**7, delay=0.005 if script == "endless" else 0.0)
         if script == "held":
             engine.hold()
             engine.step(1)  # the self-test's
-        return stub_model(engine)
+        model = stub_model(engine)
+        return Loaded(model, None, model.close)
 
     logging.basicConfig(level=logging.INFO)
     return App(replace(Config(), server=ServerConfig(socket=path)), load).run()

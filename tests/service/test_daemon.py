@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from edged.api.context import LoadedModel
+from edged.api.context import Loaded, LoadedModel
 from edged.config import Config
 from edged.errors import BadConfig, BadModel, BadTemplate, ModelChanged, ModelFault
 from edged.service import daemon as daemon_module
@@ -69,8 +69,7 @@ def test_stop_while_loading() -> None:
     load = SlowLoad()
     running = Running(load=load, wait=False)
     with running:
-        assert running._loop is not None
-        running._loop.call_soon_threadsafe(running.daemon.stop)
+        running.call(running.daemon.stop)
         load.go.set()
     assert running.code == 0
     assert load.engine._closed
@@ -117,6 +116,13 @@ def test_g07_second_daemon_is_refused_and_the_first_goes_on() -> None:
         assert first.get("/health").status_code == 200
 
 
+@pytest.fixture
+def only_requests_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody looks at the model file between requests, so that the one that is sent notices a change."""
+    monkeypatch.setattr(daemon_module, "TICK", 3600.0)
+
+
+@pytest.mark.usefixtures("only_requests_look")
 def test_model_changed_on_disk() -> None:
     """Refused from then on, and the daemon ends with a code that makes its unit start again."""
     changed = threading.Event()
@@ -127,7 +133,7 @@ def test_model_changed_on_disk() -> None:
 
     with Running() as running:
         running.model = replace(running.model, check=check)
-        running.daemon._model = running.model
+        running.daemon._loaded = Loaded(running.model)
         changed.set()
         response = running.post("/v1/completions", {"prompt": "x"})
         assert response.status_code == 503
@@ -136,6 +142,7 @@ def test_model_changed_on_disk() -> None:
     assert running.code == EXIT_MODEL_CHANGED
 
 
+@pytest.mark.usefixtures("only_requests_look")
 @pytest.mark.parametrize("stream", [False, True])
 def test_model_changed_ends_what_runs_with_its_reason(stream: bool) -> None:
     changed = threading.Event()
@@ -159,10 +166,9 @@ def test_model_changed_ends_what_runs_with_its_reason(stream: bool) -> None:
 def test_running_out_of_files_is_one_line(caplog: pytest.LogCaptureFixture) -> None:
     """asyncio would write a traceback for each connection that cannot be accepted."""
     with Running() as running:
-        assert running._loop is not None
         context = {"message": "socket.accept() out of system resource", "exception": OSError(errno.EMFILE, "Too many")}
         for _ in range(100):
-            running._loop.call_soon_threadsafe(running._loop.call_exception_handler, context)
+            running.call(running._loop.call_exception_handler, context)
         assert running.get("/health").status_code == 200
     assert caplog.text.count("cannot accept a connection: Too many") == 1
     assert "Traceback" not in caplog.text
@@ -175,7 +181,7 @@ def test_model_changed_is_noticed_without_requests(monkeypatch: pytest.MonkeyPat
         raise ModelChanged("stub.gguf was changed on disk")
 
     with Running() as running:
-        running.daemon._model = replace(running.model, check=check)
+        running.daemon._loaded = Loaded(replace(running.model, check=check))
         until(lambda: running.code is not None)
     assert running.code == EXIT_MODEL_CHANGED
 
@@ -279,12 +285,12 @@ def test_watchdog_starves_when_the_engine_is_stuck(systemd: tuple[Systemd, str])
 
 def test_progress() -> None:
     progress = Progress()
-    assert progress.seen({"running": 1, "progress": 5})
-    assert not progress.seen({"running": 1, "progress": 5})
-    assert not progress.seen({"running": 1, "progress": 5, "waiting": 1, "requests_total": 9})  # requests are no work
-    assert progress.seen({"running": 1, "progress": 6})
-    assert progress.seen({"running": 0, "waiting": 0, "progress": 6})
-    assert not progress.seen({"running": 0, "waiting": 2, "progress": 6})
+    assert progress.seen([{"running": 1, "progress": 5}])
+    assert not progress.seen([{"running": 1, "progress": 5}])
+    assert not progress.seen([{"running": 1, "progress": 5, "waiting": 1, "requests_total": 9}])  # requests are no work
+    assert progress.seen([{"running": 1, "progress": 6}])
+    assert progress.seen([{"running": 0, "waiting": 0, "progress": 6}])
+    assert not progress.seen([{"running": 0, "waiting": 2, "progress": 6}])
 
 
 @pytest.mark.parametrize("environ", [{}, {"NOTIFY_SOCKET": "/nowhere/at/all"}, {"NOTIFY_SOCKET": "@nobody listens"}])

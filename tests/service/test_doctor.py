@@ -26,7 +26,7 @@ CHECKOUT = Path(__file__).resolve().parents[2]
 @pytest.fixture
 def config(tmp_path: Path) -> Config:
     model = tiny.write(tmp_path / "model.gguf")
-    return Config(ModelConfig(path=str(model)), EngineConfig(), ServerConfig(socket=str(tmp_path / "edged.sock")))
+    return Config(ModelConfig(path=str(model)), server=ServerConfig(socket=str(tmp_path / "edged.sock")))
 
 
 def found(check: str, config: Config, root: Path) -> list[Finding]:

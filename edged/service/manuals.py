@@ -1,0 +1,88 @@
+"""The manuals as the daemon and the commands open them: the store that is configured, with the embedding model.
+
+    manuals = open_manuals(config, embedder)        # for one thread
+    desk = Desk(config, embedder)                   # two threads of its own, for an event loop
+    await desk.run(work, *args, writing=False)      # work(manuals, *args)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from edged.config import Config
+from edged.engine.request import EmbedderLike
+from edged.store.folder import manuals_file
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from edged.api.context import LoadedEmbedder
+    from edged.rag.manuals import Manuals
+
+T = TypeVar("T")
+
+
+class Embedding:
+    """A LoadedEmbedder as edged.rag knows it."""
+
+    def __init__(self, loaded: LoadedEmbedder) -> None:
+        self._loaded = loaded
+        self._engine: EmbedderLike = loaded.engine
+        self.name, self.fingerprint = loaded.name, loaded.fingerprint
+        info = self._engine.info
+        self.dim, self.pooling, self.n_ctx = info.dim, info.pooling, info.n_ctx
+
+    def embed(self, texts: Sequence[str], background: bool = False) -> np.ndarray:
+        """f32 (texts, dim). Raises what the embedder does, and ModelChanged if the model's file did."""
+        vectors = self._engine.embed([self._loaded.encode(text) for text in texts], background=background)
+        self._loaded.check()  # rather no vectors than those of weights that were overwritten
+        return vectors
+
+    def count_tokens(self, text: str) -> int:
+        """Tokens of a text, with those that the model puts around it."""
+        return len(self._loaded.encode(text))
+
+
+def open_manuals(config: Config, embedder: LoadedEmbedder | None) -> Manuals:
+    """The manuals of the store that is configured, to be used by one thread. Nothing is opened before the first use."""
+    from edged.kernels import load
+    from edged.kernels.scan import scanner
+    from edged.rag.manuals import Manuals
+
+    scan = scanner(load.open(config.engine.kernel_level or None))
+    embedding = Embedding(embedder) if embedder else None
+    return Manuals(manuals_file(config.rag.store), embedding, scan=scan, chunk=config.rag.chunk)
+
+
+class Desk:
+    """The manuals for an event loop: a thread that searches, and one that writes, so that no search waits for an
+    ingest. Each opens the store for itself, when it is first asked."""
+
+    def __init__(self, config: Config, embedder: LoadedEmbedder | None) -> None:
+        from edged.service.worker import Worker  # with asyncio: not for commands
+
+        self._config = config
+        self._embedder = embedder
+        self._workers = Worker("edged-search"), Worker("edged-ingest")
+        self._opened: list[Manuals | None] = [None, None]
+
+    async def run(self, work: Callable[..., T], *args: Any, writing: bool = False) -> T:
+        """The result of work(manuals, *args), in its turn."""
+        return await self._workers[writing].run(self._with_manuals, writing, work, *args)
+
+    def close(self) -> None:
+        """Close the stores after what runs, and end the threads. Waits for nothing."""
+        for i, worker in enumerate(self._workers):
+            worker.close(lambda i=i: self._close(i))  # type: ignore[misc]
+
+    def _with_manuals(self, i: int, work: Callable[..., T], *args: Any) -> T:
+        manuals = self._opened[i]
+        if manuals is None:
+            manuals = self._opened[i] = open_manuals(self._config, self._embedder)
+        return work(manuals, *args)
+
+    def _close(self, i: int) -> None:
+        manuals = self._opened[i]
+        if manuals is not None:
+            manuals.close()
