@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from edged.api.context import Context, Reply
+from contextlib import suppress
+
+from edged.api.context import Context, LoadedEmbedder, Reply
 from edged.api.fields import Fields, token_ids
 from edged.api.routes import Route, json_reply, read_body
 from edged.errors import BadRequest, NotReady
@@ -13,9 +15,10 @@ async def tokenize(request: HttpRequest, context: Context) -> Reply:
     """POST /tokenize {"content", "add_special": false, "parse_special": true} -> {"tokens": [...]}.
 
     add_special: begin and end tokens as the model asks. parse_special: control tokens written in the text become
-    control tokens; false encodes them as the characters they are.
+    control tokens; false encodes them as the characters they are. The tokens are those of the model that answers, or of
+    the embedding model where that is the only one.
     """
-    model = context.model()
+    model = context.loaded()[0]
     tokenizer = model.tokenizer
     fields = Fields(await read_body(request, context))
     if not fields.present("content"):
@@ -32,7 +35,7 @@ async def detokenize(request: HttpRequest, context: Context) -> Reply:
 
     Bytes that are no UTF-8 become U+FFFD.
     """
-    model = context.model()
+    model = context.loaded()[0]
     fields = Fields(await read_body(request, context))
     tokens = token_ids(fields.get("tokens"), "tokens", model.tokenizer.n_vocab)
     return json_reply({"content": await context.aside(lambda: model.tokenizer.decode(tokens, special=True))})
@@ -46,13 +49,13 @@ async def health(request: HttpRequest, context: Context) -> Reply:
 
 
 async def metrics(request: HttpRequest, context: Context) -> Reply:
-    """GET /metrics in Prometheus' text format 0.0.4."""
+    """GET /metrics in Prometheus' text format 0.0.4: edged_http_*, edged_embedding_* of the embedding model, edged_*."""
     figures = {f"edged_http_{name}": value for name, value in context.counters().items()}
-    try:
-        stats = context.model().engine.stats()
-    except NotReady:
-        stats = {}
-    figures |= {f"edged_{name}": value for name, value in (*stats.items(), *context.machine().items())}
+    with suppress(NotReady):
+        for model in context.loaded():
+            prefix = "edged_embedding_" if isinstance(model, LoadedEmbedder) else "edged_"
+            figures |= {prefix + name: value for name, value in model.engine.stats().items()}
+    figures |= {f"edged_{name}": value for name, value in context.machine().items()}
     figures["edged_ready"] = float(context.health().ready)
     kinds = {name: "counter" if name.endswith("_total") else "gauge" for name in figures}
     text = "".join(f"# TYPE {name} {kinds[name]}\n{name} {figures[name]:.12g}\n" for name in sorted(figures))

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 
-from edged.api.context import Context, LoadedModel, Reply
+from edged.api.context import Context, LoadedEmbedder, LoadedModel, Reply
 from edged.api.errors import body_of
 from edged.api.fields import Fields
 from edged.api.generation import Generation, Piece
@@ -74,16 +74,18 @@ async def completions(request: HttpRequest, context: Context) -> Reply:
 
 async def models(request: HttpRequest, context: Context) -> Reply:
     """GET /v1/models."""
-    return json_reply({"object": "list", "data": [_describe(context.model())]})
+    return json_reply({"object": "list", "data": [_describe(model) for model in context.loaded()]})
 
 
 async def one_model(request: HttpRequest, context: Context) -> Reply:
-    """GET /v1/models/{name}; "default" is the loaded one."""
-    model = context.model()
+    """GET /v1/models/{name}; "default" is the one that answers, or else the embedding model."""
+    loaded = context.loaded()
     name = request.path.removeprefix("/v1/models/")
-    if name not in (model.name, "default"):
-        raise NotFound(f"there is no model {name!a}; {model.name!a} is loaded", code="model_not_found")
-    return json_reply(_describe(model))
+    for model in loaded:
+        if name in (model.name, "default"):
+            return json_reply(_describe(model))
+    names = ", ".join(ascii(model.name) for model in loaded)
+    raise NotFound(f"there is no model {name!a}; loaded: {names}", code="model_not_found")
 
 
 ROUTES = (
@@ -138,12 +140,12 @@ def _shown(model: LoadedModel, prompt: str | tuple[int, ...]) -> str:
     return prompt if isinstance(prompt, str) else model.tokenizer.decode(prompt, special=True)
 
 
-def _describe(model: LoadedModel) -> Object:
-    info = model.engine.info
-    return {
-        "id": model.name,
-        "object": "model",
-        "created": model.created,
-        "owned_by": "edged",
-        "meta": {"n_ctx": info.n_ctx, "n_vocab": info.n_vocab, "n_seqs": info.n_seqs},
-    }
+def _describe(model: LoadedModel | LoadedEmbedder) -> Object:
+    found: Object = {"id": model.name, "object": "model", "created": model.created, "owned_by": "edged"}
+    size: Object = {"n_ctx": model.engine.info.n_ctx, "n_vocab": model.engine.info.n_vocab}
+    if isinstance(model, LoadedEmbedder):
+        own: Object = {"n_embd": model.engine.info.dim, "pooling": model.engine.info.pooling}
+        kind = {"kind": "embed", "fingerprint": model.fingerprint}
+    else:
+        own, kind = {"n_seqs": model.engine.info.n_seqs}, {"kind": "generate"}
+    return {**found, "meta": {**size, **own}, "edged": kind}

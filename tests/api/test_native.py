@@ -7,8 +7,21 @@ from typing import Any
 
 import pytest
 
+from edged.api.context import LoadedEmbedder, LoadedModel
+from edged.errors import NotReady
+from tests.api.stub_context import StubContext
 from tests.service.running import Running
-from tests.stub_engine import BOS, IM_END, IM_START, StubEngine, StubTokenizer
+from tests.stub_engine import (
+    BOS,
+    FIRST_WORD,
+    IM_END,
+    IM_START,
+    StubEmbedder,
+    StubEngine,
+    StubTokenizer,
+    stub_embedding,
+    stub_model,
+)
 
 LONG = "x" * (64 * StubTokenizer.longest + 1)
 
@@ -81,6 +94,44 @@ def test_metrics(daemon: Running) -> None:
     assert figures["edged_ready"] == "1"
     assert "# TYPE edged_tokens_total counter" in lines
     assert "# TYPE edged_running gauge" in lines
+
+
+def test_metrics_of_both_models_and_of_one() -> None:
+    """Those of the embedding model have a prefix of their own, also where it is the only model."""
+    engine, embedder = StubEngine(), StubEmbedder()
+    model, embedding = stub_model(engine), stub_embedding(embedder)
+
+    def names(context: StubContext) -> set[str]:
+        lines = context.get("/metrics").body.decode().splitlines()
+        return {line.split()[0] for line in lines if not line.startswith("#")}
+
+    both = names(StubContext(model, embedding))
+    assert {"edged_tokens_total", "edged_embedding_tokens_total", "edged_embedding_waiting", "edged_ready"} <= both
+    assert names(StubContext(model)) == {name for name in both if not name.startswith("edged_embedding_")}
+    only = names(StubContext(embedder=embedding))
+    assert "edged_embedding_tokens_total" in only and "edged_tokens_total" not in only
+    engine.close()
+    embedder.close()
+
+
+def test_metrics_while_loading() -> None:
+    class Loading(StubContext):
+        def loaded(self) -> list[LoadedModel | LoadedEmbedder]:
+            raise NotReady("loading: the model is being loaded")
+
+    answer = Loading().get("/metrics")
+    assert answer.status == 200
+    assert b"edged_resident_bytes 2\n" in answer.body
+
+
+def test_words_are_those_of_the_model_that_answers_or_else_of_the_other() -> None:
+    engine, embedder = StubEngine(), StubEmbedder()
+    model, embedding = stub_model(engine, ["one"]), stub_embedding(embedder, ["two"])
+    for context, word in ((StubContext(model, embedding), "one"), (StubContext(embedder=embedding), "two")):
+        assert context.post("/detokenize", {"tokens": [FIRST_WORD]}).json() == {"content": word}
+        assert context.post("/tokenize", {"content": "a"}).json() == {"tokens": [97]}
+    engine.close()
+    embedder.close()
 
 
 def test_unknown_path(daemon: Running) -> None:
