@@ -146,6 +146,7 @@ def _best(passages: Sequence[Passage], weights: dict[str, float], embed: Embed |
           n: int) -> list[tuple[Passage, int, int, str]]:
     """The n sentences that share most with the question, in the order of the passages, and where they stand."""
     found = [(p, p.start + a, p.start + b, p.text[a:b]) for p in passages for a, b in split(p.text)]
+    found = [(_part(p, start, end), start, end, text) for p, start, end, text in found]
     scores = np.array([_coverage(text, weights) for *_, text in found])
     if embed and vector is not None and found:
         scores += vectors.unit(embed([text for *_, text in found])) @ vectors.unit(vector[None])[0]
@@ -153,3 +154,8 @@ def _best(passages: Sequence[Passage], weights: dict[str, float], embed: Embed |
     scores -= [0.5 if len(words(text)) < 4 else 0.0 for *_, text in found]
     chosen = np.argsort(-scores, kind="stable")[:n]
     return [found[i] for i in sorted(chosen.tolist())]
+
+
+def _part(passage: Passage, start: int, end: int) -> Passage:
+    """The chunk of a passage that holds all of a span, whose page and headings are nearer; else the passage."""
+    return next((part for part in passage.parts if part.start <= start and end <= part.end), passage)

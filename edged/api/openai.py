@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 
+from edged.api import openai_manuals
 from edged.api.context import Context, LoadedEmbedder, LoadedModel, Reply
 from edged.api.errors import body_of
 from edged.api.fields import Fields
 from edged.api.generation import Generation, Piece
-from edged.api.json_body import dumps
 from edged.api.openai_replies import ChatFormat, CompletionFormat, Format, Object
 from edged.api.openai_requests import (
     Options,
@@ -26,17 +26,17 @@ from edged.api.openai_requests import (
     read_prompts,
 )
 from edged.api.routes import Route, json_reply, read_body
+from edged.api.sse import DONE, SSE_HEADERS, event
 from edged.errors import EdgedError, NotFound
 from edged.protocol.http import HttpRequest
 
-SSE_HEADERS = [("Content-Type", "text/event-stream; charset=utf-8"), ("Cache-Control", "no-cache")]
-DONE = b"data: [DONE]\n\n"
-
 
 async def chat_completions(request: HttpRequest, context: Context) -> Reply:
-    """POST /v1/chat/completions."""
-    model = context.model()
+    """POST /v1/chat/completions. With the field `edged` manuals answer."""
     fields = Fields(await read_body(request, context))
+    if fields.present("edged"):
+        return await openai_manuals.answer(fields, context)
+    model = context.model()
     options = read_options(fields, context.limits, model.tokenizer.n_vocab)
     top_logprobs = read_chat_logprobs(fields)
     messages = read_messages(fields)
@@ -120,16 +120,12 @@ async def _events(generation: Generation, form: Format, pieces: list[Piece], usa
                     started.add(piece.index)
                     parts += form.first_parts(generation.choices[piece.index])
                 parts += form.parts(piece)
-            yield b"".join(_event(form.chunks([part], usage)) for part in parts)
+            yield b"".join(event(form.chunks([part], usage)) for part in parts)
             pieces = await generation.next()
     except EdgedError as error:
-        yield _event(body_of(error))
+        yield event(body_of(error))
         return
-    yield (_event(form.last(generation.usage())) if usage else b"") + DONE
-
-
-def _event(value: Object) -> bytes:
-    return b"data: " + dumps(value) + b"\n\n"
+    yield (event(form.last(generation.usage())) if usage else b"") + DONE
 
 
 def _encode(model: LoadedModel, text: str) -> list[int]:

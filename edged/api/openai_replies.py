@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from edged import __version__
-from edged.api.context import LoadedModel
+from edged.api.context import LoadedEmbedder, LoadedModel
 from edged.api.generation import Choice, Piece
 from edged.engine.request import Token, TopLogprobs, Usage
 
@@ -29,7 +29,7 @@ class Format:
     whole = ""
     chunk = ""
 
-    def __init__(self, model: LoadedModel, want_logprobs: bool) -> None:
+    def __init__(self, model: LoadedModel | LoadedEmbedder, want_logprobs: bool) -> None:
         self.tokenizer = model.tokenizer
         self.want_logprobs = want_logprobs
         self._head: Object = {
@@ -103,6 +103,23 @@ class ChatFormat(Format):
     def _entry(self, token: int, logprob: float | None) -> Object:
         raw = self.tokenizer.token_bytes(token)
         return {"token": raw.decode("utf-8", "replace"), "logprob": finite(logprob), "bytes": list(raw)}
+
+
+class ManualsFormat(ChatFormat):
+    """/v1/chat/completions that manuals answer. `cited` is the "edged" of the message, or of the last delta."""
+
+    cited: Object
+
+    def choice(self, piece: Piece, choice: Choice) -> Object:
+        made = super().choice(piece, choice)
+        made["message"]["edged"] = self.cited
+        return made
+
+    def parts(self, piece: Piece) -> list[Object]:
+        parts = super().parts(piece)
+        if piece.finish:
+            parts[-1]["delta"]["edged"] = self.cited
+        return parts
 
 
 class CompletionFormat(Format):

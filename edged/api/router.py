@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import logging
 
-from edged.api import embeddings, native, openai
+from edged.api import embeddings, native, openai, rag
 from edged.api.context import Context, Reply
 from edged.api.errors import NotAllowed, body_of, headers_of, status_of
 from edged.api.routes import Route, json_reply
 from edged.errors import EdgedError, NotFound
 from edged.protocol.http import HttpRequest
 
-GROUPS: tuple[tuple[Route, ...], ...] = (openai.ROUTES, embeddings.ROUTES, native.ROUTES)
+GROUPS: tuple[tuple[Route, ...], ...] = (openai.ROUTES, embeddings.ROUTES, rag.ROUTES, native.ROUTES)
 
 log = logging.getLogger(__name__)
 

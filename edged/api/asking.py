@@ -1,0 +1,252 @@
+"""A question on its way to an answer: what the manuals say is found, then quoted, or worded by a model and checked.
+
+    asking = await begin(context, question)    # raises what makes an answer impossible
+    async for text in asking.pieces(): ...     # whole sentences; together they are asking.answer.text
+    asking.answer, asking.passages, asking.usage
+
+A model that generates is asked only where the manuals bear an answer out, at temperature 0. Of its text, sentences that
+the passages do not bear out are dropped; if nothing is left, the answer is quotes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from edged.api.context import Context, LoadedModel
+from edged.api.fields import Fields
+from edged.api.generation import Generation
+from edged.config import RagConfig
+from edged.engine.request import Request, Sampling, Usage
+from edged.errors import BadRequest, BadTemplate, ContextFull, NotFound
+
+if TYPE_CHECKING:
+    from edged.rag.answer import Answer, Evidence
+    from edged.rag.manuals import Manuals
+    from edged.rag.prompt import Prompt
+    from edged.rag.search import Passage
+    from edged.rag.store import Filter, Source
+
+MODES = ("auto", "extract", "generate")
+SMALLEST = 1_000_000_000
+"""Parameters of a model that `auto` lets word an answer; smaller ones add more errors than help."""
+
+ANSWER_TOKENS = 256
+"""Of a generated answer, unless the request says otherwise."""
+
+MAX_PASSAGES = 50
+FILTERS = ("collection", "document", "product", "version")
+OPTIONS = (*FILTERS, "answer", "passages", "least")
+
+Object = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is asked, of which documents, and how it is to be answered."""
+
+    text: str
+    only: Filter
+    mode: str
+    passages: int
+    least: float
+    max_tokens: int | None = None
+    deadline: float | None = None
+
+
+def refuse_unknown(values: Iterable[str], known: Iterable[str], at: str = "") -> None:
+    """Raise BadRequest for a field that has no meaning here: a filter that is spelled wrong would filter nothing."""
+    for name in values:
+        if name not in known:
+            raise BadRequest(f"{at}{name[:80]} is not known here; known: {', '.join(known)}", param=f"{at}{name[:80]}",
+                             code="unknown_parameter")
+
+
+def read_filter(values: Mapping[str, Any], at: str = "") -> Filter:
+    """Which documents are asked."""
+    from edged.rag.store import Filter
+
+    fields = Fields({at + name: value for name, value in values.items()})
+    return Filter(**{name: fields.text(at + name) for name in FILTERS})
+
+
+def read_question(text: str, values: Mapping[str, Any], rag: RagConfig, at: str = "", *, max_tokens: int | None = None,
+                  deadline: float | None = None) -> Question:
+    """The fields OPTIONS, whose names begin with `at` in errors; what is absent is as configured."""
+    fields = Fields({at + name: value for name, value in values.items()})
+    mode = fields.text(f"{at}answer", rag.answer)
+    if mode not in MODES:
+        raise BadRequest(f"{at}answer is {mode[:40]!a}; it must be one of {', '.join(MODES)}", param=f"{at}answer")
+    return Question(
+        text=text,
+        only=read_filter(values, at),
+        mode=mode,
+        passages=fields.integer(f"{at}passages", rag.passages, 1, MAX_PASSAGES),
+        least=fields.number(f"{at}least", rag.least, 0, 1),
+        max_tokens=max_tokens,
+        deadline=deadline,
+    )
+
+
+async def begin(context: Context, question: Question) -> Asking:
+    """Find what answers the question, and make the answer or have a model begin with it."""
+    asking = Asking(context, question)
+    model = _generator(context, question.mode)
+    asking.found = await context.manuals(_look, question)
+    if model is not None and asking.found.bearing:
+        with suppress(*([BadTemplate] if question.mode == "auto" else [])):
+            await asking.generate(model)
+            return asking
+    asking.answer = await context.manuals(_quote, asking.found)
+    return asking
+
+
+class Asking:
+    """See the module. Cancelled at any time by `cancel`."""
+
+    found: Evidence
+    answer: Answer
+
+    def __init__(self, context: Context, question: Question) -> None:
+        self.question = question
+        self.usage: Usage | None = None
+        self.late = False
+        """The time was up before the model had ended."""
+
+        self.cut = False
+        """The answer is a model's that had more to say."""
+
+        self._context = context
+        self._began = asyncio.get_running_loop().time()
+        self._prompt: Prompt | None = None
+        self._generation: Generation | None = None
+
+    @property
+    def passages(self) -> tuple[Passage, ...]:
+        """What was found, best first. What a model was given: [n] of its answer is the n-th."""
+        return self._prompt.used if self._prompt else self.found.passages
+
+    async def generate(self, model: LoadedModel) -> None:
+        """Have the model begin. Raises ContextFull, Busy, BadTemplate."""
+        from edged.rag.prompt import chunks, pack
+
+        n_ctx, limits = model.engine.info.n_ctx, self._context.limits
+        wanted = self.question.max_tokens
+        tokens = min(wanted if wanted is not None else min(ANSWER_TOKENS, n_ctx // 4), limits.max_tokens or n_ctx)
+        if not 0 < tokens < n_ctx:
+            raise ContextFull(f"max_tokens is {tokens}; the context holds {n_ctx} tokens", param="max_tokens")
+        room = min(n_ctx - tokens, limits.max_prompt_tokens or n_ctx)
+        passages = chunks(self.found.bearing)
+        prompt = await self._context.aside(pack, self.question.text, passages, model.chat.render, room)
+        request = Request(prompt.ids, max_tokens=tokens, sampling=Sampling(temperature=0),
+                          stop_ids=frozenset(model.tokenizer.eog_ids))
+        deadline = self.question.deadline
+        if deadline is not None:
+            deadline = max(0.0, deadline - (asyncio.get_running_loop().time() - self._began))
+        self._generation = Generation(model, [request], deadline=deadline)
+        self._prompt = prompt
+
+    async def pieces(self) -> AsyncIterator[str]:
+        """The answer as it is made. Raises what ends it."""
+        if self._generation is None or self._prompt is None:
+            yield self.answer.text
+            return
+        from edged.rag.citations import Checked
+
+        checked = Checked(self._prompt.used)
+        while not checked.denied and (pieces := await self._generation.next()):
+            for piece in pieces:
+                text = checked.push(piece.text)
+                if piece.finish is not None:
+                    text += checked.finish(whole=piece.finish == "stop")
+                    self.late, self.cut = piece.late, piece.finish == "length"
+                if text:
+                    yield text
+        self.cancel()  # a model that has nothing to say may go on about that
+        choice = self._generation.choices[0]
+        self.usage = self._generation.usage() if choice.over else Usage(len(self._prompt.ids), choice.n_tokens)
+        self.answer = checked.answer(self.found.confidence)
+        if self.answer.refused:
+            quotes = await self._context.manuals(_quote, self.found)
+            self.answer, self.cut = replace(quotes, dropped=self.answer.dropped), False
+            yield self.answer.text
+
+    async def whole(self) -> str:
+        """The whole answer."""
+        return "".join([piece async for piece in self.pieces()])
+
+    def cancel(self) -> None:
+        """Stop what runs for it. Idempotent."""
+        if self._generation is not None:
+            self._generation.cancel()
+
+    def told(self) -> Object:
+        """What was decided, beside the answer's text: once all pieces have come."""
+        return {
+            "refused": self.answer.refused,
+            "confidence": self.answer.confidence,
+            "mode": self.answer.mode,
+            "dropped_sentences": self.answer.dropped,
+            "dropped_passages": self._prompt.dropped if self._prompt else 0,
+        }
+
+    def quotes(self) -> list[Object]:
+        """What the answer cites: [n] is the one whose "n" that is."""
+        return [
+            {"n": q.n, "text": q.text, **place_of(q.passage), "start": q.start, "end": q.end}
+            for q in self.answer.quotes
+        ]  # fmt: skip
+
+
+def passage_of(passage: Passage) -> Object:
+    """A passage as JSON. The same content may stand in several documents: the first, and `also_in` the others."""
+    return {
+        **place_of(passage),
+        "also_in": [_document(source) for source in passage.sources[1:]],
+        "text": passage.text,
+        "start": passage.start,
+        "end": passage.end,
+        "score": float(passage.score),
+        "cosine": float(passage.cosine),
+    }
+
+
+def place_of(passage: Passage) -> Object:
+    """Where a passage stands."""
+    return {
+        "document": _document(passage.sources[0]) if passage.sources else None,
+        "page": passage.page,
+        "page_end": passage.page_end,
+        "section": passage.headings[-1] if passage.headings else "",
+        "headings": list(passage.headings),
+    }
+
+
+def _document(source: Source) -> Object:
+    names = ("id", "collection", "path", "title", "product", "version")
+    return {name: getattr(source, name) for name in names}
+
+
+def _generator(context: Context, mode: str) -> LoadedModel | None:
+    """The model that words the answer, None if none does."""
+    if mode == "extract":
+        return None
+    try:
+        model = context.model()
+    except NotFound as error:
+        if mode == "auto":
+            return None
+        raise BadRequest(f"answer is 'generate', but {error.message}", param="answer", code=error.code,
+                         hint="set model.path, or ask with answer 'extract'") from error
+    return model if mode == "generate" or model.n_params >= SMALLEST else None
+
+
+def _look(manuals: Manuals, question: Question) -> Evidence:
+    return manuals.look(question.text, passages=question.passages, least=question.least, only=question.only)
+
+
+def _quote(manuals: Manuals, found: Evidence) -> Answer:
+    return manuals.quote(found)
