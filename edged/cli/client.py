@@ -1,4 +1,8 @@
-"""A client of a running daemon: HTTP over its Unix socket, by the standard library."""
+"""A client of a running daemon: HTTP over its Unix socket, by the standard library.
+
+Raises NotReady where nobody listens, EdgedError with the daemon's code and message where it refuses, and EdgedError
+where the connection ends too early.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +10,13 @@ import http.client
 import json
 import socket
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
+from urllib.parse import urlencode
 
-from edged.errors import EdgedError, NotReady
+from edged.errors import BadRequest, EdgedError, NotReady
+
+JSON = {"Content-Type": "application/json"}
 
 
 class UnixConnection(http.client.HTTPConnection):
@@ -29,15 +37,34 @@ class UnixConnection(http.client.HTTPConnection):
                            hint="start one with `edged serve --socket PATH`") from e  # fmt: skip
 
 
-def chat(path: str, messages: list[dict[str, str]], **options: Any) -> Iterator[str]:
-    """The pieces of the answer as they come. Raises NotReady, or EdgedError with the daemon's message."""
-    body = {"model": "default", "messages": messages, "stream": True, **options}
-    connection = UnixConnection(path)
-    try:
-        connection.request("POST", "/v1/chat/completions", json.dumps(body), {"Content-Type": "application/json"})
-        response = connection.getresponse()
-        if response.status != 200:
-            raise _error(response.read())
+def answers(path: str) -> bool:
+    """Whether somebody listens on the socket. Raises EdgedError if this user may not ask."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as tried:
+        try:
+            tried.connect(path)
+        except PermissionError as e:
+            raise EdgedError(f"{path}: {e.strerror}",
+                             hint="join the group that owns the socket, or name another with --socket") from e
+        except OSError:
+            return False
+    return True
+
+
+def fetch(path: str, method: str, target: str, query: dict[str, str] | None = None, body: Any = None) -> Any:
+    """The JSON that answers one request; `body` is sent as JSON."""
+    data = None if body is None else json.dumps(body).encode()
+    with _asked(path, method, target, query, data, JSON) as response:
+        answer = response.read()
+        try:
+            return json.loads(answer)
+        except ValueError as e:
+            raise EdgedError(f"the daemon answered {answer[:200]!r}") from e
+
+
+def events(path: str, target: str, query: dict[str, str] | None, body: bytes,
+           headers: dict[str, str]) -> Iterator[dict[str, Any]]:
+    """The events that answer a POST, as they come, up to [DONE]."""
+    with _asked(path, "POST", target, query, body, headers) as response:
         for line in response:
             data = line.strip().removeprefix(b"data: ")
             if data == b"[DONE]":
@@ -47,9 +74,35 @@ def chat(path: str, messages: list[dict[str, str]], **options: Any) -> Iterator[
             event = json.loads(data)
             if "error" in event:
                 raise _error(data)
-            for choice in event["choices"]:
-                yield choice["delta"].get("content") or ""
-        raise EdgedError(f"{path}: the daemon closed the connection in the middle of the answer")
+            yield event
+    raise EdgedError(f"{path}: the daemon closed the connection in the middle of the answer")
+
+
+def chat(path: str, messages: list[dict[str, str]], **options: Any) -> Iterator[str]:
+    """The pieces of the answer as they come."""
+    body = {"model": "default", "messages": messages, "stream": True, **options}
+    for event in events(path, "/v1/chat/completions", None, json.dumps(body).encode(), JSON):
+        for choice in event["choices"]:
+            yield choice["delta"].get("content") or ""
+
+
+@contextmanager
+def _asked(path: str, method: str, target: str, query: dict[str, str] | None, body: bytes | None,
+           headers: dict[str, str]) -> Iterator[http.client.HTTPResponse]:
+    """The answer to a request, its head read and good."""
+    connection = UnixConnection(path)
+    try:
+        if query:
+            target = f"{target}?{urlencode(query)}"
+        # a daemon that refuses a large body answers without reading all of it
+        with suppress(BrokenPipeError, ConnectionResetError):
+            connection.request(method, target, body, headers)
+        response = connection.getresponse()
+        if response.status >= 300:
+            raise _error(response.read())
+        yield response
+    except UnicodeEncodeError as e:
+        raise BadRequest(f"{e.object!r} is not valid Unicode") from e
     except (OSError, http.client.HTTPException) as e:
         raise EdgedError(f"{path}: {str(e) or type(e).__name__}") from e
     finally:

@@ -42,15 +42,16 @@ class Bar:
         self.what = ""
         self.bar: Any = None
 
-    def update(self, what: str, done: int, total: int) -> None:
+    def update(self, what: str, done: int, total: int, item: str = "") -> None:
+        """`item` is shown after the bar: what of it is being done."""
         if self.quiet:
             return
         if what != self.what:
             self.close()
             self.what = what
-            self.bar = click.progressbar(length=total, label=what, file=sys.stderr)
+            self.bar = click.progressbar(length=total, label=what, file=sys.stderr, item_show_func=lambda item: item)
             self.bar.__enter__()
-        self.bar.update(done - self.bar.pos)
+        self.bar.update(done - self.bar.pos, item or None)
 
     def close(self) -> None:
         if self.bar is not None:

@@ -1,0 +1,63 @@
+"""`edged ask`."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import click
+
+from edged.cli import manuals
+from edged.cli.manuals import NOTHING, Row, filtered, place, printable
+from edged.cli.options import configured, given
+
+if TYPE_CHECKING:
+    from edged.config import Config
+
+
+@click.command(epilog="Exit status: 0 answered; 4 the answer is not in the manuals; 1 error.")
+@click.argument("question")
+@filtered
+@click.option("--json", "as_json", is_flag=True, help="The answer as one JSON object.")
+@configured("rag.store", "rag.passages", "rag.least", "rag.answer", "embedding", "model.path", "server.socket",
+            "engine.threads", "engine.kernel_level", "engine.memory_check")
+def command(config: Config, question: str, as_json: bool, **filters: str) -> int:
+    """Answer QUESTION from the manuals: with their words and where these stand, or "not in the manuals".
+
+    The daemon is asked if one answers on the socket, else this process answers; with --store this process, from that
+    file.
+    """
+    options = {**{name: value for name, value in filters.items() if value},
+               **given("rag.passages", "rag.least", "rag.answer")}  # fmt: skip
+    shown = Shown(not as_json)
+    with manuals.opened(config) as target:
+        answer = target.ask(question, options, shown.piece)
+    if as_json:
+        click.echo(json.dumps(answer))
+    else:
+        shown.finish(answer)
+    return NOTHING if answer["refused"] else 0
+
+
+class Shown:
+    """The answer on stdout, in pieces as it comes, then its quotes."""
+
+    def __init__(self, visible: bool) -> None:
+        self._visible = visible
+        self._text = ""
+
+    def piece(self, text: str) -> None:
+        """Some more of it."""
+        self._text += text
+        if self._visible:
+            click.echo(printable(text), nl=False)
+
+    def finish(self, answer: Row) -> None:
+        """The rest. An answer that is other than its pieces, since some were not borne out, is shown whole."""
+        if self._text.strip() != answer["answer"].strip():
+            click.echo(("\n\n" if self._text else "") + printable(answer["answer"]), nl=False)
+        click.echo()
+        for quote in answer["quotes"]:
+            click.echo(f"[{quote['n']}] \"{printable(' '.join(quote['text'].split()))}\" - {place(quote)}")
+        if dropped := answer.get("dropped_sentences"):
+            click.echo(f"left out, since no passage bears it out: {dropped} sentences", err=True)

@@ -1,0 +1,95 @@
+"""The documents that the PATHs of a command mean: files, what lies in folders, what patterns match.
+
+Hidden files and folders are passed over unless they are named themselves; a folder is walked once however often links
+lead to it. What cannot be read is listed with the reason, nothing is raised.
+"""
+
+from __future__ import annotations
+
+import errno
+import glob
+import os
+import stat
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from edged.errors import BadDocument
+from edged.rag.formats import format_of
+
+
+@dataclass
+class Found:
+    """Absolute paths without links, in order, each once. refused: (path, why)."""
+
+    files: list[Path] = field(default_factory=list)
+    folders: list[Path] = field(default_factory=list)
+    refused: list[tuple[str, str]] = field(default_factory=list)
+
+
+def find(paths: Iterable[str]) -> Found:
+    """What the paths mean: folders and the files in them, sorted; a pattern that the shell has not expanded is here."""
+    found, seen = Found(), set[Path]()
+    for path in paths:
+        matches = [path] if os.path.lexists(path) else sorted(glob.glob(path, recursive=True))
+        if not matches:
+            found.refused.append((path, "matches nothing" if glob.has_magic(path) else os.strerror(errno.ENOENT)))
+        for match in matches:
+            for file in sorted(_below(match, found)) if os.path.isdir(match) else [match]:
+                real = Path(os.path.realpath(file))
+                if real not in seen:
+                    seen.add(real)
+                    found.files.append(real)
+    return found
+
+
+def _below(folder: str, found: Found) -> Iterator[str]:
+    """The files in a folder and its folders."""
+
+    def refuse(error: OSError) -> None:
+        found.refused.append((os.path.realpath(error.filename), error.strerror or str(error)))
+
+    found.folders.append(Path(os.path.realpath(folder)))
+    walked = set()
+    for at, folders, files in os.walk(folder, followlinks=True, onerror=refuse):
+        real = os.path.realpath(at)
+        if real in walked:
+            folders.clear()
+            continue
+        walked.add(real)
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        yield from (os.path.join(at, name) for name in files if not name.startswith("."))
+
+
+def check(path: Path) -> int:
+    """The size of a file that a reader will take. Raises BadDocument or OSError, without reading it."""
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        raise BadDocument("its name is not UTF-8", hint="rename it") from None
+    about = path.stat()
+    if not stat.S_ISREG(about.st_mode):
+        raise BadDocument(f"{path.name}: not a regular file")
+    row = format_of(path.name)
+    if about.st_size == 0:
+        raise BadDocument(f"{path.name}: the file is empty")
+    if about.st_size > row.max_bytes:
+        raise BadDocument(f"{path.name}: larger than {row.max_bytes >> 20} MiB", hint="split it")
+    return about.st_size
+
+
+def under(path: str, folders: Iterable[Path]) -> bool:
+    """Whether a path lies in one of the folders, at any depth."""
+    parents = Path(path).parents
+    return any(folder in parents for folder in folders)
+
+
+def gone(path: str) -> bool:
+    """Whether there is no such file any more; one that merely cannot be seen is not gone."""
+    try:
+        os.stat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return True
+    except OSError:
+        pass
+    return False

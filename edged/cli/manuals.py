@@ -1,0 +1,252 @@
+"""The manuals as commands see them: `Through` the daemon, or opened `Here`, by this process.
+
+Both speak the daemon's JSON (README.md, "For the program that asks"), so a command does not know which it has.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Protocol
+
+import click
+
+from edged.cli import client
+from edged.cli.options import given
+from edged.cli.store import FILTERS
+from edged.errors import EdgedError
+
+if TYPE_CHECKING:
+    from edged.config import Config
+    from edged.rag.answer import Answer, Evidence
+    from edged.rag.manuals import Manuals as OpenManuals
+    from edged.rag.search import Passage
+    from edged.rag.store import Filter
+
+Row = dict[str, Any]
+Progress = Callable[[int, int], None]
+LONGEST = 400  # tokens of an answer that a model words
+NOTHING = 4  # exit status: the question was understood, the manuals hold nothing about it
+# a document that the daemon refuses, not an ingest that cannot go on
+_SOURCE = ("id", "collection", "path", "title", "product", "version")
+_OF_DOCUMENT = frozenset(("bad_document", "bad_request", "bad_http", "too_large"))
+
+
+class Manuals(Protocol):
+    """A store and the model that fills and questions it. Raises EdgedError."""
+
+    where: str
+
+    def documents(self, collection: str) -> list[Row]:
+        """Those of a collection; needs no model."""
+
+    def ingest(self, path: str, data: bytes, about: dict[str, str], progress: Progress) -> Row:
+        """Store a document; what became of it. progress(done, total): its chunks."""
+
+    def remove(self, document: int) -> None:
+        """Forget a document; needs no model."""
+
+    def search(self, question: str, options: Row) -> list[Row]:
+        """The passages for a question, best first."""
+
+    def ask(self, question: str, options: Row, show: Callable[[str], None]) -> Row:
+        """The answer; `show` is called with its pieces as they come, if they do."""
+
+    def close(self) -> None:
+        """Close what is open."""
+
+
+@contextmanager
+def opened(config: Config) -> Iterator[Manuals]:
+    """The manuals of the running command: of the file that --store names, else of the daemon on the socket if one
+    answers, else of the store of the configuration."""
+    found: Manuals = Here(config)
+    if not given("rag.store"):
+        if client.answers(config.server.socket):
+            found = Through(config.server.socket)
+        elif given("server.socket"):
+            click.echo(f"no daemon answers on {config.server.socket}: using {found.where}", err=True)
+    try:
+        yield found
+    finally:
+        found.close()
+
+
+class Through:
+    """The daemon's. Its store is asked for when `documents` are."""
+
+    def __init__(self, socket: str) -> None:
+        self.socket = self.where = socket
+
+    def documents(self, collection: str) -> list[Row]:
+        answer = client.fetch(self.socket, "GET", "/v1/documents", {"collection": collection})
+        self.where = answer["store"]
+        rows: list[Row] = answer["data"]
+        return rows
+
+    def ingest(self, path: str, data: bytes, about: dict[str, str], progress: Progress) -> Row:
+        headers = {"Content-Type": "application/octet-stream"}
+        try:
+            for event in client.events(self.socket, "/v1/documents", {"path": path, **about}, data, headers):
+                if event.get("stage") == "embedding":
+                    progress(event["done"], event["total"])
+                elif "document" in event:
+                    done: Row = event["document"]
+                    return done
+        except EdgedError as e:
+            if e.code not in _OF_DOCUMENT:
+                raise
+            return failed(path, str(e))
+        raise EdgedError(f"{self.socket}: the daemon did not say what became of {path}")
+
+    def remove(self, document: int) -> None:
+        client.fetch(self.socket, "DELETE", f"/v1/documents/{document}")
+
+    def search(self, question: str, options: Row) -> list[Row]:
+        answer = client.fetch(self.socket, "POST", "/v1/search", body={"query": question, **options})
+        found: list[Row] = answer["data"]
+        return found
+
+    def ask(self, question: str, options: Row, show: Callable[[str], None]) -> Row:
+        body = json.dumps({"question": question, "stream": True, **options}).encode()
+        for event in client.events(self.socket, "/v1/ask", None, body, client.JSON):
+            if "delta" in event:
+                show(event["delta"])
+            elif "answer" in event:
+                answer: Row = event["answer"]
+                return answer
+        raise EdgedError(f"{self.socket}: the daemon gave no answer")
+
+    def close(self) -> None:
+        pass
+
+
+class Here:
+    """A store that this process opens, and the embedding model, which is loaded when it is needed."""
+
+    def __init__(self, config: Config) -> None:
+        from edged.store.folder import manuals_file
+
+        self._config = config
+        self._file = manuals_file(config.rag.store)
+        self._open: OpenManuals | None = None
+        self._close: list[Callable[[], None]] = []
+        self.where = str(self._file)
+
+    def documents(self, collection: str) -> list[Row]:
+        from edged.rag.store import Filter
+
+        rows = self._unloaded().documents(Filter(collection=collection))
+        return [{**row._asdict(), "pages_without_text": list(row.blank)} for row in rows]
+
+    def ingest(self, path: str, data: bytes, about: dict[str, str], progress: Progress) -> Row:
+        return dict(vars(self._loaded().ingest(path, data, **about, progress=progress)))
+
+    def remove(self, document: int) -> None:
+        self._unloaded().remove(document)
+
+    def search(self, question: str, options: Row) -> list[Row]:
+        passages, only = self._asked(options)
+        return [{**_passage(found), "text": found.text, "score": found.score, "cosine": found.cosine}
+                for found in self._loaded().search(question, passages=passages, only=only)]  # fmt: skip
+
+    def ask(self, question: str, options: Row, show: Callable[[str], None]) -> Row:
+        passages, only = self._asked(options)
+        manuals = self._loaded()
+        found = manuals.look(question, passages=passages, least=self._config.rag.least, only=only)
+        dropped = 0
+        if self._config.rag.answer == "generate" and found.bearing:
+            answer, dropped = self._generated(found, show)
+        else:
+            answer = manuals.quote(found)
+        quotes = [{"n": quote.n, "text": quote.text, **_passage(quote.passage)} for quote in answer.quotes]
+        return {"answer": answer.text, "refused": answer.refused, "confidence": answer.confidence, "mode": answer.mode,
+                "quotes": quotes, "dropped_sentences": answer.dropped, "dropped_passages": dropped}  # fmt: skip
+
+    def _generated(self, found: Evidence, show: Callable[[str], None]) -> tuple[Answer, int]:
+        """What the model makes of the passages, and how many of them it was not told."""
+        from edged.cli import generate
+        from edged.rag import prompt
+        from edged.rag.citations import Checked
+
+        model = generate.load(self._config)
+        self._close.append(model.close)
+        n_ctx = model.engine.info.n_ctx
+        limit = min(LONGEST, n_ctx // 4)
+        packed = prompt.pack(found.question, prompt.chunks(found.bearing), model.chat.render, n_ctx - limit)
+        checked = Checked(packed.used)
+        wanted = generate.request(model, packed.ids, limit, {"temperature": 0.0})
+        usage = generate.stream(model, wanted, (), lambda text: show(checked.push(text)))
+        show(checked.finish(whole=usage.completion_tokens < limit))
+        return checked.answer(found.confidence), packed.dropped
+
+    def _asked(self, options: Row) -> tuple[int, Filter]:
+        """How many passages, of which documents."""
+        from edged.rag.store import Filter
+
+        return self._config.rag.passages, Filter(**{name: options.get(name, "") for name in FILTERS})
+
+    def close(self) -> None:
+        while self._close:
+            self._close.pop()()
+
+    def _unloaded(self) -> OpenManuals:
+        """The store alone, for what needs no model."""
+        from edged.rag.manuals import Manuals
+
+        if self._open is None:
+            self._open = Manuals(self._file, None)
+            self._close.append(self._open.close)
+        return self._open
+
+    def _loaded(self) -> OpenManuals:
+        """The store with its model."""
+        if self._open is None or self._open.embedding is None:
+            from edged.service import loader
+            from edged.service.manuals import open_manuals
+
+            embedder = loader.load_embedder(self._config)
+            self._close.append(embedder.close)
+            self._open = open_manuals(self._config, embedder)
+            self._close.append(self._open.close)
+            if not gc.isenabled():  # see main
+                gc.freeze()
+                gc.enable()
+        return self._open
+
+
+def _passage(found: Passage) -> Row:
+    """Where a passage stands."""
+    source = found.sources[0]
+    return {"document": {name: getattr(source, name) for name in _SOURCE},
+            "page": found.page, "page_end": found.page_end, "section": found.headings[-1] if found.headings else "",
+            "headings": list(found.headings)}  # fmt: skip
+
+
+def failed(path: str, error: str) -> Row:
+    """What became of a document that is refused."""
+    return {"path": path, "outcome": "failed", "chunks": 0, "embedded": 0, "pages": None, "pages_without_text": [],
+            "error": error}  # fmt: skip
+
+
+def place(found: Row) -> str:
+    """Where a passage or a quote stands: title, page, section."""
+    document, page, last = found["document"], found["page"], found["page_end"]
+    parts = [document["title"] or document["path"].rpartition("/")[2]]
+    if page is not None:
+        parts.append(f"page {page}" if last in (None, page) else f"pages {page}-{last}")
+    return printable(", ".join([*parts, *([found["section"]] if found["section"] else [])]))
+
+
+def printable(text: str) -> str:
+    """A text without what would steer the terminal."""
+    return "".join(c if c.isprintable() or c in "\n\t" else " " for c in text)
+
+
+def filtered(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command the options that say which documents are asked, as `edged store` has them."""
+    for name, help in reversed(FILTERS.items()):
+        function = click.option(f"--{name}", metavar="TEXT", default="", help=help)(function)
+    return function

@@ -1,0 +1,240 @@
+"""`edged ingest`: which files are meant, what is sent, what is told; without a model, then with one."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from edged.cli import files, main, manuals
+from edged.cli.ingest import shown
+from edged.errors import DiskFull
+
+Row = dict[str, Any]
+
+
+class Fake:
+    """Manuals that keep what they are sent; a document that begins with `bad` is refused, `full` fills the disk."""
+
+    where = "the fake"
+
+    def __init__(self) -> None:
+        self.rows: dict[tuple[str, str], Row] = {}
+        self.sent: list[str] = []
+        self.removed: list[int] = []
+
+    def documents(self, collection: str) -> list[Row]:
+        return [row for (of, _), row in self.rows.items() if of == collection]
+
+    def ingest(self, path: str, data: bytes, about: dict[str, str], progress: Callable[[int, int], None]) -> Row:
+        self.sent.append(Path(path).name)
+        if data.startswith(b"bad"):
+            return manuals.failed(path, "protected by a password")
+        if data.startswith(b"full"):
+            raise DiskFull("no room on the disk")
+        if data.startswith(b"stop"):
+            raise KeyboardInterrupt
+        progress(0, 4)
+        progress(4, 4)
+        of = {"chunks": 4, "pages": 2, "pages_without_text": [2] if b"scan" in data else []}
+        digest = sha256(data).hexdigest()
+        self.rows[about["collection"], path] = {**about, "path": path, "id": len(self.rows), "sha256": digest, **of}
+        return {**of, "path": path, "outcome": "added", "embedded": 3, "error": ""}
+
+    def remove(self, document: int) -> None:
+        self.removed.append(document)
+        self.rows = {key: row for key, row in self.rows.items() if row["id"] != document}
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch) -> Fake:
+    made = Fake()
+    monkeypatch.setattr(manuals, "Here", lambda config: made)
+    monkeypatch.setenv("EDGED_SERVER_SOCKET", "/nowhere")
+    return made
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Two manuals, one of them below, beside what is passed over."""
+    below = tmp_path / "manuals"
+    (below / "pumps").mkdir(parents=True)
+    (below / "b.md").write_text("# B")
+    (below / "pumps" / "a.txt").write_text("scan")
+    (below / ".git").mkdir()
+    (below / ".git" / "x.md").write_text("x")
+    (below / ".hidden.md").write_text("x")
+    return below
+
+
+def ingest(*args: str | Path) -> int:
+    return main.run(["ingest", *map(str, args)])
+
+
+def told(capsys: pytest.CaptureFixture[str]) -> tuple[list[Row], Row]:
+    *rows, report = (json.loads(line) for line in capsys.readouterr().out.splitlines())
+    return rows, report["report"]
+
+
+# -- which files are meant ---------------------------------------------------------------------------------------------
+
+
+def names(*paths: str | Path) -> list[str]:
+    return [path.name for path in files.find(map(str, paths)).files]
+
+
+def test_folders_patterns_and_files(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert names(folder) == ["b.md", "a.txt"]
+    assert names(folder / "*.md") == ["b.md"]
+    assert names(folder / "**" / "*.txt") == ["a.txt"]
+    assert names(folder / "p*") == ["a.txt"]
+    assert names(folder / ".hidden.md") == [".hidden.md"], "it is named"
+    assert names(folder / "pumps", folder) == ["a.txt", "b.md"], "each once"
+    (folder / "[1].md").write_text("x")
+    assert names(folder / "[1].md") == ["[1].md"], "a file of this name goes before the pattern"
+    monkeypatch.chdir(folder)
+    found = files.find(["."])
+    assert found.files[0] == folder / "[1].md" and found.folders == [folder]
+    assert not found.refused
+
+
+def test_links_are_followed_once(folder: Path) -> None:
+    (folder / "pumps" / "up").symlink_to(folder)
+    (folder / "again").symlink_to(folder / "pumps")
+    (folder / "same.md").symlink_to(folder / "b.md")
+    assert sorted(names(folder)) == ["a.txt", "b.md"]
+
+
+def test_what_cannot_be_read_is_named(folder: Path, fake: Fake, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "dangling.md").symlink_to("nothing")
+    (folder / "loop.md").symlink_to("loop.md")
+    (folder / "empty.md").touch()
+    (folder / "photo.PNG").write_bytes(b"\x89PNG")
+    os.mkfifo(folder / "pipe.md")
+    with open(folder / "long.md", "wb") as file:
+        file.truncate((16 << 20) + 1)
+    with open(os.fsencode(folder) + b"/\xff.md", "wb") as file:
+        file.write(b"x")
+    assert ingest(folder, "nosuch*", folder / "nosuch.md", "--json") == 3
+    rows, report = told(capsys)
+    errors = {Path(row["path"]).name: row["error"] for row in report["refused"]}
+    assert errors == {
+        "nothing": "No such file or directory",
+        "loop.md": "Too many levels of symbolic links",
+        "empty.md": "empty.md: the file is empty",
+        "photo.PNG": errors["photo.PNG"],
+        "pipe.md": "pipe.md: not a regular file",
+        "long.md": "long.md: larger than 16 MiB (split it)",
+        "\udcff.md": "its name is not UTF-8 (rename it)",
+        "nosuch*": "matches nothing",
+        "nosuch.md": "No such file or directory",
+    }
+    assert "no reader for files of this name (edged reads .md" in errors["photo.PNG"]
+    assert sorted(fake.sent) == ["a.txt", "b.md"]
+    assert [row["outcome"] for row in rows].count("failed") == report["failed"] == 9
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_a_folder_that_may_not_be_read_is_named(folder: Path, fake: Fake, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "pumps").chmod(0)
+    (folder / "b.md").chmod(0)
+    try:
+        assert ingest(folder, "--json") == 3
+    finally:
+        (folder / "pumps").chmod(0o755)
+    _, report = told(capsys)
+    assert {row["path"]: row["error"] for row in report["refused"]} == dict.fromkeys(
+        (str(folder / "pumps"), str(folder / "b.md")), "Permission denied"
+    )
+
+
+def test_nothing_at_all_is_an_error_and_forgets_nothing(folder: Path, fake: Fake, tmp_path: Path,
+                                                        capsys: pytest.CaptureFixture[str]) -> None:
+    assert ingest(folder) == 0
+    for path in fake.documents("default"):
+        Path(path["path"]).unlink()
+    assert ingest(folder, "--prune") == 1, "a disk that is not mounted is an empty folder"
+    assert ingest(tmp_path / "nosuch") == 1
+    captured = capsys.readouterr()
+    assert captured.err.count("error: nothing to ingest") == 2
+    assert f"refused: {tmp_path}/nosuch: No such file or directory" in captured.out
+    assert len(fake.rows) == 2
+    assert main.run(["ingest"]) == 2
+
+
+# -- what is sent, and what is told ------------------------------------------------------------------------------------
+
+
+def test_only_what_changed_is_sent(folder: Path, fake: Fake, capsys: pytest.CaptureFixture[str]) -> None:
+    assert ingest(folder) == 0
+    assert fake.sent == ["b.md", "a.txt"]
+    out = capsys.readouterr().out
+    assert "documents: 2 added, 0 unchanged, 0 failed, 0 pruned\n" in out
+    assert "4 pages, 8 chunks, 6 of them embedded now; 1 pages without text" in out
+    assert f"without text, scanned most likely: {folder}/pumps/a.txt: page 2\n" in out
+    fake.sent.clear()
+    assert ingest(folder) == 0
+    out = capsys.readouterr().out
+    assert "documents: 0 added, 2 unchanged, 0 failed, 0 pruned\n4 pages, 8 chunks, 0 of them embedded" in out
+    assert not fake.sent
+    (folder / "b.md").write_text("# C")
+    assert ingest(folder) == 0
+    assert fake.sent == ["b.md"]
+    assert ingest(folder / "b.md", "--product", "P") == ingest(folder / "b.md", "--product", "P", "--version", "2") == 0
+    assert fake.sent == ["b.md"] * 3
+    assert ingest(folder / "b.md", "--collection", "other") == 0
+    assert fake.sent == ["b.md"] * 4
+    assert {of for of, _ in fake.rows} == {"default", "other"}
+
+
+def test_prune(folder: Path, fake: Fake, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    outside = tmp_path / "manuals2.md"
+    outside.write_text("x")
+    assert ingest(folder, outside) == ingest(folder, "--collection", "other") == 0
+    (folder / "pumps" / "a.txt").unlink()
+    outside.unlink()
+    assert ingest(folder, "--json") == 0
+    report = json.loads(capsys.readouterr().out.splitlines()[-1])["report"]
+    assert (report["kept"], report["pruned"]) == ([str(folder / "pumps" / "a.txt")], 0)
+    assert ingest(folder / "b.md", "--prune") == 0, "no folder was given"
+    assert not fake.removed
+    assert ingest(folder, "--prune") == 0
+    assert "1 unchanged, 0 failed, 1 pruned" in capsys.readouterr().out
+    gone = [(of, Path(path).name) for of, path in fake.rows]
+    assert gone == [("default", "b.md"), ("default", "manuals2.md"), ("other", "b.md"), ("other", "a.txt")]
+
+
+def test_a_refused_file_keeps_no_other_from_its_turn(folder: Path, fake: Fake,
+                                                     capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "aa.md").write_text("bad")
+    assert ingest(folder, "-q") == 3
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err == f"refused: {folder}/aa.md: protected by a password\n"
+    assert ingest(folder) == 3
+    assert f"refused: {folder}/aa.md: protected by a password" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("text", "status", "said"), [("full", 1, "error: no room on the disk"), ("stop", 130, "")])
+def test_what_is_complete_stays_and_is_told(text: str, status: int, said: str, folder: Path, fake: Fake,
+                                            capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "c.md").write_text(text)
+    assert ingest(folder) == status
+    captured = capsys.readouterr()
+    assert "documents: 1 added, 0 unchanged" in captured.out
+    assert said in captured.err
+    assert fake.sent == ["b.md", "c.md"]
+
+
+def test_names_are_shown_without_what_steers_a_terminal() -> None:
+    assert shown("/m/Zähler.pdf") == "/m/Zähler.pdf"
+    assert shown("/m/a\x1b[2J\n.pdf") == "/m/a\\x1b[2J\\n.pdf"
+    assert shown("/m/\udcff.pdf") == "/m/\\udcff.pdf"
