@@ -15,7 +15,6 @@ from __future__ import annotations
 import resource
 import shutil
 import sqlite3
-import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -121,7 +120,7 @@ class Database:
     def blob(self, table: str, column: str, row: int) -> bytes:
         """A value; as a blob it is copied once, in a row of a result twice."""
         with self._named():
-            if sys.version_info >= (3, 11):
+            if hasattr(self.connection, "blobopen"):  # from Python 3.11 on
                 with self.connection.blobopen(table, column, row, readonly=True) as blob:
                     return blob.read()
             found = self.connection.execute(f"SELECT {column} FROM {table} WHERE rowid = ?", [row]).fetchone()

@@ -108,7 +108,7 @@ def test_remove_takes_what_is_meant_and_nothing_else(store: Run) -> None:
     assert store("check").endswith("is whole: 0 documents, 0 chunks\n")
 
 
-def test_J11_check_names_damage(store: Run, tmp_path: Path) -> None:
+def test_j11_check_names_damage(store: Run, tmp_path: Path) -> None:
     assert store("check").endswith("is whole: 3 documents, 4 chunks\n")
     path = tmp_path / "manuals.db"
     data = bytearray(path.read_bytes())

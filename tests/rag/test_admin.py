@@ -275,7 +275,7 @@ def test_searching_needs_no_sqlite_utils(tmp_path: Path) -> None:
      "1 chunks without a content"),
     ("DROP INDEX documents_path; INSERT INTO documents SELECT 9, collection, path, content, product, version FROM "
      "documents WHERE id = 1", "1 documents that are there twice"),
-    ("UPDATE words_content SET c0 = 'other words' WHERE id = 2", "is damaged or no store"),
+    ("UPDATE words_content SET c0 = 'other words' WHERE id = 2", "is damaged"),
 ])  # fmt: skip
 def test_j09_check_names_what_does_not_agree(tmp_path: Path, spoil: str, said: str) -> None:
     with closing(new(tmp_path)) as store:

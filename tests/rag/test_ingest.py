@@ -41,7 +41,7 @@ def ingest(store: Store, name: str, text: str, **about: str) -> tuple[Done, int]
     return ingest_one(store, name, text.encode(), read, split, embed, **about), texts
 
 
-def test_J10_only_what_is_new_is_embedded(tmp_path: Path) -> None:
+def test_j10_only_what_is_new_is_embedded(tmp_path: Path) -> None:
     store = manuals.new(tmp_path)
     pages = [f"page {i} of it" for i in range(70)]
     done, texts = ingest(store, "a", "\n".join(pages))
@@ -66,7 +66,7 @@ def test_one_name_in_two_collections_is_two_documents(tmp_path: Path) -> None:
     assert [(row.collection, row.path) for row in store.documents()] == [("default", "a"), ("new", "a")]
 
 
-def test_K04_K05_what_cannot_be_read_is_reported(tmp_path: Path) -> None:
+def test_k04_k05_what_cannot_be_read_is_reported(tmp_path: Path) -> None:
     store = manuals.new(tmp_path)
     done = {name: ingest(store, name, text)[0] for name, text in
             {"broken": "%broken", "empty": "", "pictures": "scanned", "good": "a scanned page", "\udcff": "x"}.items()}
@@ -79,7 +79,7 @@ def test_K04_K05_what_cannot_be_read_is_reported(tmp_path: Path) -> None:
     assert (row.path, row.blank, row.pages) == ("good", (2,), 2)
 
 
-def test_J11_a_huge_manual_goes_on_where_it_was_cut_off(tmp_path: Path) -> None:
+def test_j11_a_huge_manual_goes_on_where_it_was_cut_off(tmp_path: Path) -> None:
     store = manuals.new(tmp_path)
     text = "\n".join(f"line {i}" for i in range(1000))
     told: list[tuple[int, int]] = []

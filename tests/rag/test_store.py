@@ -2,14 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import random
-import signal
-import sqlite3
-import subprocess
-import sys
-import threading
-import time
 from pathlib import Path
 
 import numpy as np
@@ -48,7 +40,7 @@ def found(store: Store, query: str) -> list[int]:
 
 
 @pytest.mark.parametrize("query", QUERIES)
-def test_J02_J04_K01_codes_and_cjk_hit_exactly_their_line(tmp_path: Path, query: str) -> None:
+def test_j02_j04_k01_codes_and_cjk_hit_exactly_their_line(tmp_path: Path, query: str) -> None:
     store = new(tmp_path)
     put(store, "a", *LINES)
     for form in (query, f'"{query}"'):
@@ -56,14 +48,14 @@ def test_J02_J04_K01_codes_and_cjk_hit_exactly_their_line(tmp_path: Path, query:
 
 
 @pytest.mark.parametrize("query", ['"', "*", "-", "(", "AND", "NEAR(", "foo:bar", "", "  ", "a\0b", "'; DROP"])
-def test_J01_any_input_is_searched_literally(tmp_path: Path, query: str) -> None:
+def test_j01_any_input_is_searched_literally(tmp_path: Path, query: str) -> None:
     store = new(tmp_path)
     put(store, "a", *LINES)
     assert all(1 <= chunk <= len(LINES) for chunk in found(store, query))
 
 
 @pytest.mark.parametrize("missing", ["fts5x(text)", "fts5(text, tokenize = 'no_such')"], ids=["module", "tokenizer"])
-def test_J05_without_fts5_the_store_works_by_meaning(
+def test_j05_without_fts5_the_store_works_by_meaning(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, missing: str
 ) -> None:
     monkeypatch.setattr(schema, "WORDS", f"CREATE VIRTUAL TABLE words USING {missing}")
@@ -74,7 +66,7 @@ def test_J05_without_fts5_the_store_works_by_meaning(
     store.check()
 
 
-def test_J07_sqlite_too_old_is_refused_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_j07_sqlite_too_old_is_refused_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(database.sqlite3, "sqlite_version_info", (3, 27, 2))
     with pytest.raises(BadStore, match="too old"):
         Store(tmp_path / "x.db", create=True)
@@ -109,7 +101,7 @@ def test_words_that_stand_everywhere_are_left_out_beside_rarer_ones(
     assert store.holding([1, 8, 20, 21], ["7"]) == {8, 21}
 
 
-def test_J08_length_of_vectors_does_not_matter(tmp_path: Path) -> None:
+def test_j08_length_of_vectors_does_not_matter(tmp_path: Path) -> None:
     rng = np.random.default_rng(2)
     vectors = rng.standard_normal((50, DIM)).astype(np.float32)
     document, chunks = manual([f"line {i}" for i in range(50)])
@@ -120,7 +112,7 @@ def test_J08_length_of_vectors_does_not_matter(tmp_path: Path) -> None:
         assert chunk == i + 1 and 1 - cosine < 1e-6
 
 
-def test_J09_no_stale_hit_after_change_and_removal(tmp_path: Path) -> None:
+def test_j09_no_stale_hit_after_change_and_removal(tmp_path: Path) -> None:
     store = new(tmp_path)
     put(store, "other", *[f"filler {i}" for i in range(12)])
     put(store, "a", "alpha only", "common part")
@@ -135,7 +127,7 @@ def test_J09_no_stale_hit_after_change_and_removal(tmp_path: Path) -> None:
         store.remove(2)
 
 
-def test_J10_equal_content_is_stored_once_and_named_twice(tmp_path: Path) -> None:
+def test_j10_equal_content_is_stored_once_and_named_twice(tmp_path: Path) -> None:
     store = new(tmp_path)
     put(store, "a", "alpha")
     put(store, "b", "alpha")
@@ -185,70 +177,3 @@ def test_another_embedding_model_is_refused(tmp_path: Path, other: Binding) -> N
         assert "embedding.model to hash" in caught.value.hint
     assert store.binding() == BINDING and store.stats()["chunks"] == 1
     store.check_binding(BINDING._replace(name="the same by another name"))
-
-
-def test_J11_a_damaged_file_is_named(tmp_path: Path) -> None:
-    path = tmp_path / "manuals.db"
-    path.write_bytes(b"not a database" * 1000)
-    with pytest.raises(BadStore, match=r"manuals\.db"):
-        Store(path)
-    path.unlink()
-    new(tmp_path).close()
-    db = sqlite3.connect(path)
-    db.execute("PRAGMA user_version = 99")
-    db.close()
-    with pytest.raises(BadStore, match="version 99"):
-        Store(path)
-
-
-INGEST = """
-import sys
-from pathlib import Path
-from tests.rag.manuals import new, put
-store = new(Path(sys.argv[1]))
-print("open", flush=True)
-for i in range(int(sys.argv[2]), int(sys.argv[3])):
-    put(store, f"doc{i}", *[f"document {i} line {j}" for j in range(30)])
-"""
-
-
-def ingest(folder: Path, first: int, last: int) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-c", INGEST, str(folder), str(first), str(last)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE)
-
-
-def test_J11_killed_at_random_moments_the_store_stays_whole(tmp_path: Path) -> None:
-    rng = random.Random(3)
-    for _ in range(10):
-        process = ingest(tmp_path, 0, 1000)
-        assert process.stdout and process.stdout.readline()
-        time.sleep(rng.uniform(0, 0.1))
-        os.kill(process.pid, signal.SIGKILL)
-        process.communicate()
-        store = Store(tmp_path / "manuals.db")
-        store.check()
-        stats = store.stats()
-        assert stats["chunks"] == 30 * stats["documents"]
-        store.close()
-    assert stats["documents"]
-    assert ingest(tmp_path, 0, 5).wait() == 0
-    assert Store(tmp_path / "manuals.db").stats()["documents"] >= 5
-
-
-def test_J11_two_ingests_and_searches_at_once(tmp_path: Path) -> None:
-    store = new(tmp_path)
-    put(store, "fixed", "needle here")
-    writers = [ingest(tmp_path, 0, 40), ingest(tmp_path, 100, 140)]
-    threads = [threading.Thread(target=p.communicate) for p in writers]
-    for thread in threads:
-        thread.start()
-    n = 0
-    while any(t.is_alive() for t in threads):
-        with store.snapshot():
-            hits = [*found(store, "needle"), *(chunk for chunk, _ in store.nearest(embed(["document 3"])[0], 5))]
-            assert len(store.chunks(hits)) == len(hits)
-        n += 1
-        time.sleep(0.01)
-    assert n and [p.wait() for p in writers] == [0, 0]
-    assert store.stats()["documents"] == 81
-    store.check()
