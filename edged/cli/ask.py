@@ -25,7 +25,7 @@ def command(config: Config, question: str, as_json: bool, **filters: str) -> int
     """Answer QUESTION from the manuals: with their words and where these stand, or "not in the manuals".
 
     The daemon is asked if one answers on the socket, else this process answers; with --store this process, from that
-    file.
+    file. Without the daemon `--answer auto` means extract.
     """
     options = {**{name: value for name, value in filters.items() if value},
                **given("rag.passages", "rag.least", "rag.answer")}  # fmt: skip

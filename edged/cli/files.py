@@ -10,6 +10,7 @@ import errno
 import glob
 import os
 import stat
+import unicodedata
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -63,10 +64,10 @@ def _below(folder: str, found: Found) -> Iterator[str]:
 
 def check(path: Path) -> int:
     """The size of a file that a reader will take. Raises BadDocument or OSError, without reading it."""
-    try:
-        str(path).encode()
-    except UnicodeEncodeError:
-        raise BadDocument("its name is not UTF-8", hint="rename it") from None
+    for character in str(path):
+        if unicodedata.category(character) in ("Cc", "Cs"):
+            what = "is not UTF-8" if character >= "\ud800" else f"holds U+{ord(character):04X}"
+            raise BadDocument(f"its name {what}", hint="rename it")
     about = path.stat()
     if not stat.S_ISREG(about.st_mode):
         raise BadDocument(f"{path.name}: not a regular file")

@@ -9,6 +9,7 @@ import gc
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 import click
@@ -20,18 +21,16 @@ from edged.errors import EdgedError
 
 if TYPE_CHECKING:
     from edged.config import Config
-    from edged.rag.answer import Answer, Evidence
+    from edged.rag.answer import Evidence
     from edged.rag.manuals import Manuals as OpenManuals
-    from edged.rag.search import Passage
     from edged.rag.store import Filter
 
 Row = dict[str, Any]
 Progress = Callable[[int, int], None]
-LONGEST = 400  # tokens of an answer that a model words
+ANSWER_TOKENS = 256  # of an answer that a model words
 NOTHING = 4  # exit status: the question was understood, the manuals hold nothing about it
 # a document that the daemon refuses, not an ingest that cannot go on
-_SOURCE = ("id", "collection", "path", "title", "product", "version")
-_OF_DOCUMENT = frozenset(("bad_document", "bad_request", "bad_http", "too_large"))
+_OF_DOCUMENT = frozenset(("bad_document", "bad_request", "bad_http"))
 
 
 class Manuals(Protocol):
@@ -136,57 +135,54 @@ class Here:
         self.where = str(self._file)
 
     def documents(self, collection: str) -> list[Row]:
+        from edged.rag.reply import document_of
         from edged.rag.store import Filter
 
-        rows = self._unloaded().documents(Filter(collection=collection))
-        return [{**row._asdict(), "pages_without_text": list(row.blank)} for row in rows]
+        return [document_of(row) for row in self._unloaded().documents(Filter(collection=collection))]
 
     def ingest(self, path: str, data: bytes, about: dict[str, str], progress: Progress) -> Row:
-        return dict(vars(self._loaded().ingest(path, data, **about, progress=progress)))
+        from edged.rag.reply import done_of
+
+        return done_of(self._loaded().ingest(path, data, **about, progress=progress))
 
     def remove(self, document: int) -> None:
         self._unloaded().remove(document)
 
     def search(self, question: str, options: Row) -> list[Row]:
-        passages, only = self._asked(options)
-        return [{**_passage(found), "text": found.text, "score": found.score, "cosine": found.cosine}
-                for found in self._loaded().search(question, passages=passages, only=only)]  # fmt: skip
+        from edged.rag.reply import passage_of
+
+        found = self._loaded().search(question, passages=self._config.rag.passages, only=_filter(options))
+        return [passage_of(passage) for passage in found]
 
     def ask(self, question: str, options: Row, show: Callable[[str], None]) -> Row:
-        passages, only = self._asked(options)
-        manuals = self._loaded()
-        found = manuals.look(question, passages=passages, least=self._config.rag.least, only=only)
-        dropped = 0
-        if self._config.rag.answer == "generate" and found.bearing:
-            answer, dropped = self._generated(found, show)
-        else:
-            answer = manuals.quote(found)
-        quotes = [{"n": quote.n, "text": quote.text, **_passage(quote.passage)} for quote in answer.quotes]
-        return {"answer": answer.text, "refused": answer.refused, "confidence": answer.confidence, "mode": answer.mode,
-                "quotes": quotes, "dropped_sentences": answer.dropped, "dropped_passages": dropped}  # fmt: skip
+        from edged.rag.reply import answer_of
 
-    def _generated(self, found: Evidence, show: Callable[[str], None]) -> tuple[Answer, int]:
-        """What the model makes of the passages, and how many of them it was not told."""
+        rag, manuals = self._config.rag, self._loaded()
+        found = manuals.look(question, passages=rag.passages, least=rag.least, only=_filter(options))
+        if rag.answer == "generate" and found.bearing:
+            return self._generated(found, show)
+        return answer_of(question, manuals.quote(found), found.passages)
+
+    def _generated(self, found: Evidence, show: Callable[[str], None]) -> Row:
+        """What the model makes of the passages; quotes, if they bear out nothing of it."""
         from edged.cli import generate
         from edged.rag import prompt
         from edged.rag.citations import Checked
+        from edged.rag.reply import answer_of
 
         model = generate.load(self._config)
         self._close.append(model.close)
         n_ctx = model.engine.info.n_ctx
-        limit = min(LONGEST, n_ctx // 4)
+        limit = min(ANSWER_TOKENS, n_ctx // 4)
         packed = prompt.pack(found.question, prompt.chunks(found.bearing), model.chat.render, n_ctx - limit)
         checked = Checked(packed.used)
         wanted = generate.request(model, packed.ids, limit, {"temperature": 0.0})
         usage = generate.stream(model, wanted, (), lambda text: show(checked.push(text)))
         show(checked.finish(whole=usage.completion_tokens < limit))
-        return checked.answer(found.confidence), packed.dropped
-
-    def _asked(self, options: Row) -> tuple[int, Filter]:
-        """How many passages, of which documents."""
-        from edged.rag.store import Filter
-
-        return self._config.rag.passages, Filter(**{name: options.get(name, "") for name in FILTERS})
+        answer = checked.answer(found.confidence)
+        if answer.refused:
+            answer = replace(self._loaded().quote(found), dropped=answer.dropped)
+        return answer_of(found.question, answer, packed.used, packed.dropped)
 
     def close(self) -> None:
         while self._close:
@@ -217,12 +213,10 @@ class Here:
         return self._open
 
 
-def _passage(found: Passage) -> Row:
-    """Where a passage stands."""
-    source = found.sources[0]
-    return {"document": {name: getattr(source, name) for name in _SOURCE},
-            "page": found.page, "page_end": found.page_end, "section": found.headings[-1] if found.headings else "",
-            "headings": list(found.headings)}  # fmt: skip
+def _filter(options: Row) -> Filter:
+    from edged.rag.store import Filter
+
+    return Filter(**{name: options.get(name, "") for name in FILTERS})
 
 
 def failed(path: str, error: str) -> Row:

@@ -123,6 +123,7 @@ def test_what_cannot_be_read_is_named(folder: Path, fake: Fake, capsys: pytest.C
         file.truncate((16 << 20) + 1)
     with open(os.fsencode(folder) + b"/\xff.md", "wb") as file:
         file.write(b"x")
+    (folder / "two\nlines.md").write_text("x")
     assert ingest(folder, "nosuch*", folder / "nosuch.md", "--json") == 3
     rows, report = told(capsys)
     errors = {Path(row["path"]).name: row["error"] for row in report["refused"]}
@@ -134,12 +135,13 @@ def test_what_cannot_be_read_is_named(folder: Path, fake: Fake, capsys: pytest.C
         "pipe.md": "pipe.md: not a regular file",
         "long.md": "long.md: larger than 16 MiB (split it)",
         "\udcff.md": "its name is not UTF-8 (rename it)",
+        "two\nlines.md": "its name holds U+000A (rename it)",
         "nosuch*": "matches nothing",
         "nosuch.md": "No such file or directory",
     }
     assert "no reader for files of this name (edged reads .md" in errors["photo.PNG"]
     assert sorted(fake.sent) == ["a.txt", "b.md"]
-    assert [row["outcome"] for row in rows].count("failed") == report["failed"] == 9
+    assert [row["outcome"] for row in rows].count("failed") == report["failed"] == 10
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
