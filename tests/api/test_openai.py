@@ -11,19 +11,8 @@ import pytest
 
 from edged.engine.request import Request
 from edged.errors import ModelFault
-from tests.api.stub_context import StubContext
 from tests.service.running import Running
-from tests.stub_engine import (
-    BOS,
-    EOS,
-    FIRST_WORD,
-    IM_START,
-    StubEmbedder,
-    StubEngine,
-    endless,
-    stub_embedding,
-    stub_model,
-)
+from tests.stub_engine import BOS, EOS, FIRST_WORD, IM_START, StubEngine, endless
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 USER = [{"role": "user", "content": "x"}]
@@ -187,49 +176,6 @@ def test_several_choices() -> None:
         assert [streamed_text(events, i) for i in range(3)] == ["B", "C", "D"]
         roles = [part["index"] for event in events[:-1] for part in event["choices"] if "role" in part["delta"]]
         assert sorted(roles) == [0, 1, 2]
-
-
-def test_models(daemon: Running) -> None:
-    (model,) = daemon.get("/v1/models").json()["data"]
-    assert model["id"] == "stub"
-    assert model["object"] == "model"
-    assert daemon.get("/v1/models/stub").json() == model
-    assert daemon.get("/v1/models/default").json() == model
-    missing = daemon.get("/v1/models/other")
-    assert missing.status_code == 404
-    assert missing.json()["error"]["code"] == "model_not_found"
-
-
-def test_models_of_both_kinds() -> None:
-    """"default" is the one that generates, where there is one."""
-    engine, embedder = StubEngine(), StubEmbedder()
-    model, embedding = stub_model(engine), stub_embedding(embedder)
-    both, one = StubContext(model, embedding), StubContext(embedder=embedding)
-    first, second = both.get("/v1/models").json()["data"]
-    assert first == {"id": "stub", "object": "model", "created": 1, "owned_by": "edged",
-                     "meta": {"n_ctx": 4096, "n_vocab": 400, "n_seqs": 4}, "edged": {"kind": "generate"}}  # fmt: skip
-    assert second == {"id": "stub-embedding", "object": "model", "created": 2, "owned_by": "edged",
-                      "meta": {"n_ctx": 64, "n_vocab": 400, "n_embd": 8, "pooling": "mean"},
-                      "edged": {"kind": "embed", "fingerprint": "0" * 64}}  # fmt: skip
-    assert one.get("/v1/models").json() == {"object": "list", "data": [second]}
-    for context, name, found in ((both, "default", first), (both, "stub", first), (both, "stub-embedding", second),
-                                 (one, "default", second)):  # fmt: skip
-        assert context.get(f"/v1/models/{name}").json() == found
-    missing = both.get("/v1/models/other")
-    assert missing.error["message"] == "there is no model 'other'; loaded: 'stub', 'stub-embedding'"
-    assert one.get("/v1/models/stub").status == 404
-    engine.close()
-    embedder.close()
-
-
-@pytest.mark.parametrize("path", [CHAT, COMPLETIONS])
-def test_without_a_model_that_generates(path: str) -> None:
-    embedder = StubEmbedder()
-    answer = StubContext(embedder=stub_embedding(embedder)).post(path, body_of(path))
-    assert answer.status == 404
-    assert (answer.error["code"], answer.error["type"]) == ("model_not_found", "invalid_request_error")
-    assert answer.error["message"] == "this daemon has no model that generates text (set model.path)"
-    embedder.close()
 
 
 def test_errors_have_openai_shape(daemon: Running) -> None:

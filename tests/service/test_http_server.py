@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import socket
 import threading
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -86,9 +87,12 @@ def test_body_limit() -> None:
 
 @pytest.mark.parametrize("sent", [b"GET / HT", b"GET / HTTP/1.1\r\n", request_bytes("/tokenize", {})[:-1]])
 def test_request_timeout(sent: bytes) -> None:
-    with Running(header_timeout=0.05) as running, running.connect() as client:
-        client.sendall(sent)
+    with Running(header_timeout=0.05) as running:
+        with running.held():
+            client = running.connect()
+            client.sendall(sent)
         reply = read_all(client)
+        client.close()
     assert status_of(reply) == 408
     assert b"0.05 seconds" in reply
 
@@ -98,9 +102,11 @@ def test_silent_connections_are_closed() -> None:
     with Running(header_timeout=0.2, idle_timeout=0.05) as running:
         with running.connect() as client:
             assert read_all(client) == b""
-        with running.connect() as client:
+        with running.held():
+            client = running.connect()
             client.sendall(GET_HEALTH)
-            assert status_of(read_all(client)) == 200
+        assert status_of(read_all(client)) == 200
+        client.close()
 
 
 def test_too_many_connections() -> None:
@@ -317,7 +323,6 @@ def test_keep_alive_is_used(daemon: Running) -> None:
 
 def test_replies_carry_a_date(daemon: Running) -> None:
     import email.utils
-    import time
 
     date = daemon.get("/health").headers["date"]
     assert abs(email.utils.parsedate_to_datetime(date).timestamp() - time.time()) < 60
@@ -338,3 +343,11 @@ def test_client_that_never_finished_its_request_is_forgotten(daemon: Running) ->
         client.sendall(b"POST /tokenize HTTP/1.1\r\nHost: e\r\nContent-Length: 100\r\n\r\n{")
         until(lambda: daemon.daemon.counters()["connections"] == 1)
     until(lambda: daemon.daemon.counters()["connections"] == 0)
+
+
+def test_bad_query(daemon: Running) -> None:
+    response = daemon.get("/v1/models?a=1&a=2")
+    assert response.status_code == 400
+    assert response.json()["error"] == {"message": "the query parameter 'a' is given twice", "param": "a",
+                                        "type": "invalid_request_error", "code": "bad_http"}  # fmt: skip
+    assert daemon.get("/health?a=1&b").status_code == 200
