@@ -28,6 +28,7 @@ VERSION = 2  # PRAGMA user_version: of the tables that schema.py makes
 OLDEST_SQLITE = (3, 31)
 TIMEOUT = 60  # seconds that a writer waits for another
 PAGE = 65536  # bytes; long values are read faster than with 4096
+LOG = 16 << 20  # bytes of the log from which on they are moved to the file; what is longer is given back
 RESTORE = "restore a copy, or delete it and ingest the manuals again"
 _VERSION_1 = {"meta", "contents", "documents", "chunks", "vectors", "blocks"}  # its tables; it had no application_id
 _SPARE = 1 << 20  # a disk with fewer free bytes is full, whatever the error says
@@ -66,7 +67,8 @@ class Database:
         self.version = self._version()
         db.execute("PRAGMA foreign_keys = ON")
         db.execute("PRAGMA mmap_size = 2147418112")  # SQLite's most; a page read costs no copy to its cache
-        db.execute("PRAGMA journal_size_limit = 67108864")  # what a long ingest needed is given back
+        db.execute(f"PRAGMA wal_autocheckpoint = {LOG // PAGE}")
+        db.execute(f"PRAGMA journal_size_limit = {LOG}")
         patience = time.monotonic() + TIMEOUT
         while db.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
             try:  # SQLite does not wait here for another process that does the same
