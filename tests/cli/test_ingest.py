@@ -4,16 +4,24 @@ from __future__ import annotations
 
 import json
 import os
+import signal
+import subprocess
+import time
 from collections.abc import Callable
+from contextlib import closing
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import pytest
+from fpdf import FPDF
 
 from edged.cli import files, main, manuals
 from edged.cli.ingest import shown
-from edged.errors import DiskFull
+from edged.errors import DiskFull, NotFound
+from edged.rag.store import Store
+from tests.cli.serving import CHECKOUT, EDGED, PATIENCE, serving
+from tests.rag.pdfs import lines, pdf
 
 Row = dict[str, Any]
 
@@ -240,3 +248,103 @@ def test_names_are_shown_without_what_steers_a_terminal() -> None:
     assert shown("/m/Zähler.pdf") == "/m/Zähler.pdf"
     assert shown("/m/a\x1b[2J\n.pdf") == "/m/a\\x1b[2J\\n.pdf"
     assert shown("/m/\udcff.pdf") == "/m/\\udcff.pdf"
+
+
+# -- with the model, by this process and by the daemon -----------------------------------------------------------------
+
+TABLES = ("documents", "contents", "chunks", "vectors", "blocks", "pending", "meta")
+
+
+@pytest.fixture
+def mixed(tmp_path: Path) -> Path:
+    """A folder as it comes from a machine builder."""
+    folder = tmp_path / "mixed"
+    folder.mkdir()
+    rows = ["1 Mounting", "Tighten the clamps with 0.4 Nm.", "The panel cutout has 92 x 92 mm."]
+    scanned = b"q 600 0 0 800 0 0 cm BI /W 1 /H 1 /BPC 8 /CS /G ID \x80 EI Q"
+    (folder / "a.pdf").write_bytes(pdf([lines(50, 700, *rows), scanned, lines(50, 700, "The relay lasts long.")]))
+    (folder / "b.html").write_text("<title>Pump</title><h1>Bleeding</h1><p>Open the bleed screw by one turn.</p>")
+    (folder / "c.md").write_text("# Clock\n\nIt needs a battery CR2032.\n\n| Code | Means |\n|-|-|\n| E-1 | cold |\n")
+    (folder / "d.txt").write_text("Wipe the display with a moist cloth.\n")
+    secret = FPDF()
+    secret.set_encryption("owner", "user")
+    secret.add_page()
+    (folder / "encrypted.pdf").write_bytes(bytes(secret.output()))
+    (folder / "broken.pdf").write_bytes(b"%PDF-1.7\nnothing more")
+    (folder / "photo.png").write_bytes(b"\x89PNG\r\n")
+    (folder / "empty.md").touch()
+    return folder
+
+
+def rows_of(store: Path) -> dict[str, list[tuple[Any, ...]]]:
+    """All rows of a store, which must be whole."""
+    with closing(Store(store)) as opened:
+        opened.check()
+        found = {table: opened._db.rows(f"SELECT * FROM {table} ORDER BY 1, 2") for table in TABLES}
+        return {**found, "words": opened._db.rows("SELECT rowid, text FROM words ORDER BY 1")}
+
+
+def test_good_files_are_in_and_bad_ones_are_named_with_the_daemon_and_without(
+    mixed: Path, tmp_path: Path, minilm_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, here, there = ("--embedding-model", str(minilm_path)), tmp_path / "here.db", tmp_path / "there.db"
+    about = ("--product", "QV", "--collection", "pumps", "--json")
+    assert ingest(mixed, "--store", here, *model, *about) == 3
+    by_itself, report = told(capsys)
+    outcomes = {Path(row["path"]).name: row["outcome"] for row in by_itself}
+    assert outcomes == dict.fromkeys(("a.pdf", "b.html", "c.md", "d.txt"), "added") | dict.fromkeys(
+        ("encrypted.pdf", "broken.pdf", "photo.png", "empty.md"), "failed"
+    )
+    refused = {Path(row["path"]).name: row["error"] for row in report["refused"]}
+    assert "encrypted with a password" in refused["encrypted.pdf"]
+    assert "broken.pdf: " in refused["broken.pdf"]
+    assert "no reader" in refused["photo.png"]
+    assert "empty" in refused["empty.md"]
+    assert (report["pages"], report["pages_without_text"], report["embedded"]) == (3, 1, report["chunks"])
+
+    with serving(tmp_path, *model, "--store", str(there)) as socket:
+        assert ingest(mixed, "--socket", socket, *about) == 3
+        by_daemon, told_by_daemon = told(capsys)
+        assert by_daemon == by_itself
+        assert told_by_daemon == {**report, "store": str(there), "seconds": told_by_daemon["seconds"]}
+        assert rows_of(there) == rows_of(here)
+        for bad in ("encrypted.pdf", "broken.pdf", "photo.png", "empty.md"):
+            (mixed / bad).unlink()
+        monkeypatch.setattr(manuals.client, "events", None)  # nothing is sent
+        assert ingest(mixed, "--socket", socket, *about) == 0
+        _, again = told(capsys)
+        assert (again["unchanged"], again["embedded"], again["chunks"]) == (4, 0, report["chunks"])
+        (mixed / "d.txt").unlink()
+        assert ingest(mixed, "--socket", socket, *about, "--prune") == 0
+        assert told(capsys)[1]["pruned"] == 1
+
+    monkeypatch.setattr("edged.service.loader.load_embedder", None)  # the model is not even loaded
+    assert ingest(mixed, "--store", here, *about, "--prune") == 0
+    assert told(capsys)[1]["unchanged"] == 3
+    assert rows_of(there) == rows_of(here)
+
+
+def test_ctrl_c_leaves_what_is_complete(tmp_path: Path, minilm_path: Path) -> None:
+    (tmp_path / "a.md").write_text("# A\n\nThe first is short.\n")
+    (tmp_path / "b.md").write_text("\n\n".join(f"Valve {i} opens at {i % 97} bar." for i in range(30_000)))
+    store = tmp_path / "m.db"
+    command = [*EDGED, "ingest", "--store", store, "--embedding-model", minilm_path, *sorted(tmp_path.glob("*.md"))]
+    ingesting = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                                 env={**os.environ, "PYTHONPATH": CHECKOUT})  # fmt: skip
+    deadline = time.monotonic() + PATIENCE
+    while not _documents(store):
+        assert time.monotonic() < deadline and ingesting.poll() is None
+        time.sleep(0.02)
+    ingesting.send_signal(signal.SIGINT)
+    out, err = ingesting.communicate(timeout=PATIENCE)
+    assert (ingesting.returncode, err.strip()) == (130, "")
+    assert "documents: 1 added, 0 unchanged, 0 failed" in out
+    assert [row[2] for row in rows_of(store)["documents"]] == [str(tmp_path / "a.md")]
+
+
+def _documents(store: Path) -> int:
+    try:
+        with closing(Store(store)) as opened:
+            return len(opened.documents())
+    except NotFound:
+        return 0
