@@ -12,6 +12,7 @@ is no store, BadStore, DiskFull, BadRequest for a question that is too long, and
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol
@@ -25,6 +26,9 @@ from edged.rag.document import Chunk, Document
 from edged.rag.ingest import Done, Progress, ingest_one
 from edged.rag.search import EVERYWHERE, Passage, search
 from edged.rag.store import DEFAULT, Binding, DocumentRow, Filter, Store
+
+_Identity = tuple[int, int]  # device and inode
+_LEAVING = threading.Lock()
 
 LONGEST = 20_000  # characters of a question; more are not even looked at
 
@@ -55,7 +59,8 @@ class Manuals:
         self._scan = scan
         self._chunk = chunk
         self._open: Store | None = None
-        self._file: tuple[int, int] | None = None  # device and inode of what is open
+        self._file: _Identity | None = None  # of what is open
+        self._log: _Identity | None = None  # of its write-ahead log
         self._checked = False  # that it was filled by this model
 
     def search(self, question: str, *, passages: int = 5, only: Filter = EVERYWHERE) -> list[Passage]:
@@ -118,20 +123,33 @@ class Manuals:
         """Close the file."""
         if self._open is not None:
             self._open.close()
-        self._open = self._file = None
+        self._open = self._file = self._log = None
 
     def _store(self, *, create: bool = False, check: bool = True) -> Store:
         """The store as it is now. check: it must be filled by this embedding model, if by any."""
-        if self._open is not None and self._file != _file(self.path):
-            self.close()
+        if self._open is not None and self._file != _identity(self.path):
+            self._leave()
         if self._open is None:
-            before = _file(self.path)  # if another file takes its place meanwhile, that is seen at the next use
+            before = _identity(self.path)  # if another file takes its place meanwhile, that is seen at the next use
             self._open = Store(self.path, create=create, scan=self._scan)
-            self._file, self._checked = before or _file(self.path), False
+            self._file, self._checked = before or _identity(self.path), False
+            self._log = _identity(self._beside("-wal"))
         if check and not self._checked and self.embedding is not None:
             self._open.check_binding(_binding(self.embedding))
             self._checked = self._open.binding() is not None
         return self._open
+
+    def _leave(self) -> None:
+        """Close a file in whose place there is another, or none; its log must not be taken for that of the other."""
+        with _LEAVING:
+            log = self._beside("-wal")
+            if self._log is not None and _identity(log) == self._log:
+                log.unlink(missing_ok=True)
+                self._beside("-shm").unlink(missing_ok=True)
+            self.close()
+
+    def _beside(self, suffix: str) -> Path:
+        return self.path.with_name(self.path.name + suffix)
 
     def _model(self) -> Embedding:
         if self.embedding is None:
@@ -158,7 +176,7 @@ def _binding(embedding: Embedding) -> Binding:
     return Binding(embedding.name, embedding.fingerprint, embedding.dim, embedding.pooling)
 
 
-def _file(path: Path) -> tuple[int, int] | None:
+def _identity(path: Path) -> _Identity | None:
     """What a file is known by; None: there is none."""
     try:
         found = os.stat(path)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from edged.rag.manuals import Manuals
     from edged.rag.prompt import Prompt
     from edged.rag.search import Passage
-    from edged.rag.store import Filter, Source
+    from edged.rag.store import Filter
 
 MODES = ("auto", "extract", "generate")
 SMALLEST = 1_000_000_000
@@ -184,50 +184,10 @@ class Asking:
             self._generation.cancel()
 
     def told(self) -> Object:
-        """What was decided, beside the answer's text: once all pieces have come."""
-        return {
-            "refused": self.answer.refused,
-            "confidence": self.answer.confidence,
-            "mode": self.answer.mode,
-            "dropped_sentences": self.answer.dropped,
-            "dropped_passages": self._prompt.dropped if self._prompt else 0,
-        }
+        """The answer and what it is made of, once all pieces have come."""
+        from edged.rag.reply import answer_of
 
-    def quotes(self) -> list[Object]:
-        """What the answer cites: [n] is the one whose "n" that is."""
-        return [
-            {"n": q.n, "text": q.text, **place_of(q.passage), "start": q.start, "end": q.end}
-            for q in self.answer.quotes
-        ]  # fmt: skip
-
-
-def passage_of(passage: Passage) -> Object:
-    """A passage as JSON. The same content may stand in several documents: the first, and `also_in` the others."""
-    return {
-        **place_of(passage),
-        "also_in": [_document(source) for source in passage.sources[1:]],
-        "text": passage.text,
-        "start": passage.start,
-        "end": passage.end,
-        "score": float(passage.score),
-        "cosine": float(passage.cosine),
-    }
-
-
-def place_of(passage: Passage) -> Object:
-    """Where a passage stands."""
-    return {
-        "document": _document(passage.sources[0]) if passage.sources else None,
-        "page": passage.page,
-        "page_end": passage.page_end,
-        "section": passage.headings[-1] if passage.headings else "",
-        "headings": list(passage.headings),
-    }
-
-
-def _document(source: Source) -> Object:
-    names = ("id", "collection", "path", "title", "product", "version")
-    return {name: getattr(source, name) for name in names}
+        return answer_of(self.question.text, self.answer, self.passages, self._prompt.dropped if self._prompt else 0)
 
 
 def _generator(context: Context, mode: str) -> LoadedModel | None:

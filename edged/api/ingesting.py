@@ -44,16 +44,9 @@ class Ingesting:
 
     async def done(self) -> Object:
         """What became of the document. Raises what ended the ingest."""
-        done = await self._job
-        return {
-            "path": done.path,
-            "outcome": done.outcome,
-            "chunks": done.chunks,
-            "embedded": done.embedded,
-            "pages": done.pages,
-            "pages_without_text": list(done.pages_without_text),
-            "error": done.error,
-        }
+        from edged.rag.reply import done_of
+
+        return done_of(await self._job)
 
     def cancel(self) -> None:
         """Nobody waits for it any more. Idempotent."""

@@ -67,7 +67,9 @@ def _last(asking: Asking, text: str) -> Piece:
 
 
 def _cited(asking: Asking) -> dict:
-    return {"citations": asking.quotes(), **asking.told()}
+    told = asking.told()
+    names = ("refused", "confidence", "mode", "dropped_sentences", "dropped_passages")
+    return {"citations": told["quotes"], **{name: told[name] for name in names}}
 
 
 def _question(fields: Fields, options: Options, context: Context) -> Question:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import AsyncIterator
 
-from edged.api.asking import FILTERS, MAX_PASSAGES, OPTIONS, Asking, begin, passage_of, read_filter, read_question
+from edged.api.asking import FILTERS, MAX_PASSAGES, OPTIONS, Asking, begin, read_filter, read_question
 from edged.api.asking import refuse_unknown as refuse
 from edged.api.context import Context, Reply
 from edged.api.errors import body_of
@@ -29,6 +29,8 @@ MAX_NAME = 1024
 
 async def search(request: HttpRequest, context: Context) -> Reply:
     """POST /v1/search {"query", "passages", FILTERS} -> the passages, best first."""
+    from edged.rag.reply import passage_of
+
     body = await read_body(request, context)
     refuse(body, ("query", "passages", *FILTERS))
     fields = Fields(body)
@@ -63,16 +65,12 @@ async def ask(request: HttpRequest, context: Context) -> Reply:
 
 async def documents(request: HttpRequest, context: Context) -> Reply:
     """GET /v1/documents?FILTERS -> the documents in the store; none where there is no store yet."""
+    from edged.rag.reply import document_of
+
     refuse(request.query, FILTERS)
     only = read_filter(request.query)
     path, model, rows = await context.manuals(lambda m: (m.path, m.embedding and m.embedding.name, m.documents(only)))
-    data = [
-        {"id": row.id, "collection": row.collection, "path": row.path, "title": row.title, "product": row.product,
-         "version": row.version, "sha256": row.sha256, "pages": row.pages, "pages_without_text": list(row.blank),
-         "chunks": row.chunks}
-        for row in rows
-    ]  # fmt: skip
-    return json_reply({"object": "list", "store": str(path), "embedding": model, "data": data})
+    return json_reply({"object": "list", "store": str(path), "embedding": model, "data": [*map(document_of, rows)]})
 
 
 async def remove(request: HttpRequest, context: Context) -> Reply:
@@ -119,18 +117,15 @@ ROUTES = (
 
 def _answer(asking: Asking) -> Object:
     return {
-        "object": "answer",
-        "question": asking.question.text,
-        "answer": asking.answer.text,
         **asking.told(),
-        "quotes": asking.quotes(),
-        "passages": [passage_of(passage) for passage in asking.passages],
         **({"usage": usage_of(asking.usage)} if asking.usage else {}),
         **({"ended_by": "deadline"} if asking.late else {}),
     }
 
 
 async def _answer_events(asking: Asking) -> AsyncIterator[bytes]:
+    from edged.rag.reply import passage_of
+
     yield event({"passages": [passage_of(passage) for passage in asking.passages]})
     try:
         async for text in asking.pieces():
