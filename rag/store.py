@@ -182,6 +182,13 @@ class Store:
 
     # -- writing -------------------------------------------------------------------------------------------------------
 
+    def _write(self) -> AbstractContextManager[None]:
+        """A transaction that changes documents. Raises OtherStore where their words cannot be kept up to date."""
+        if not self.has_words and self._db.row("SELECT 1 FROM sqlite_master WHERE name = 'words'"):
+            raise OtherStore(f"{self.path} has an index of words, and this SQLite lacks the FTS5 to change it",
+                             hint="use a Python whose SQLite has FTS5, or ingest the manuals into a new store")
+        return self._db.write()
+
     def holds(self, path: str, digest: str, product: str = "", version: str = "", collection: str = DEFAULT) -> bool:
         """Whether this path was ingested with this content and description."""
         sql = ("SELECT 1 FROM documents JOIN contents ON contents.id = content "
@@ -192,7 +199,7 @@ class Store:
         """Give a content that is there already (another) path; False if it is not there."""
         if not self._db.row("SELECT 1 FROM contents WHERE sha256 = ?", [digest]):
             return False  # the common case waits for no writer
-        with self._db.write():
+        with self._write():
             found = self._db.row("SELECT id FROM contents WHERE sha256 = ?", [digest])
             if found:
                 self._point(path, found[0], product, version, collection)
@@ -217,7 +224,7 @@ class Store:
             product: str = "", version: str = "", collection: str = DEFAULT) -> None:
         """Store a document in place of what `path` held. embedded: f32 (len(chunks), dim), of any length."""
         unit = vectors.unit(embedded)
-        with self._db.write():
+        with self._write():
             self._db.run("INSERT OR IGNORE INTO contents (sha256, title, text, pages, blank) VALUES (?, ?, ?, ?, ?)",
                          [digest, document.title, document.text, pages_of(document, chunks),
                           json.dumps(document.pages_without_text)])
@@ -229,7 +236,7 @@ class Store:
 
     def remove(self, document: int) -> None:
         """Forget a document, by its id, and all that only it held. Raises NotFound."""
-        with self._db.write():
+        with self._write():
             if not self._db.run("DELETE FROM documents WHERE id = ?", [document]):
                 raise NotFound(f"no document {document} in the store", hint="edged store list")
             self._sweep()

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edged.errors import BadStore, NotFound
+from edged.errors import BadStore, NotFound, OtherStore
 from edged.rag import database, schema
 from edged.rag import nearest as nearest_module
 from edged.rag import store as store_module
@@ -64,6 +64,20 @@ def test_j05_without_fts5_the_store_works_by_meaning(
     assert not store.has_words and found(store, "drive") == []
     assert store.nearest(embed(["Fault E-0x1F stops the drive"])[0], 1)[0][0] == 1
     store.check()
+
+
+def test_j05_a_store_with_words_is_searched_without_fts5_and_not_changed(tmp_path: Path) -> None:
+    store = new(tmp_path)
+    put(store, "a", *LINES)
+    store._db.run("PRAGMA writable_schema = 1")
+    store._db.run("UPDATE sqlite_master SET sql = replace(sql, 'fts5', 'fts5x') WHERE name = 'words'")
+    store.close()
+    store = Store(tmp_path / "manuals.db")
+    assert not store.has_words and search(store, embed, LINES[0], 1)[0].text == LINES[0]
+    for change in (lambda: put(store, "b", "new"), lambda: remove(store, "a"), lambda: put(store, "b", *LINES)):
+        with pytest.raises(OtherStore, match="FTS5"):
+            change()
+    assert store.stats()["documents"] == 1
 
 
 def test_j07_sqlite_too_old_is_refused_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
