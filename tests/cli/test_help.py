@@ -17,7 +17,11 @@ COMMANDS = {name: main.cli.get_command(click.Context(main.cli), name) for name i
 # command -> the sections of the configuration that it takes as flags
 SECTIONS = dict.fromkeys(("serve", "doctor"), ("model", "engine", "embedding", "rag", "server")) | dict.fromkeys(
     ("run", "chat", "bench"), ("model", "engine")
-)
+) | {
+    "ingest": ("rag.store", "rag.chunk", "embedding", "server.socket"),
+    "search": ("rag.store", "rag.passages", "embedding", "server.socket"),
+    "ask": ("rag.store", "rag.passages", "rag.least", "rag.answer", "embedding", "model.path", "server.socket"),
+}
 
 
 def options(command: click.Command) -> Iterator[click.Option]:
