@@ -110,7 +110,7 @@ class ServerConfig:
     max_body: int = option(8 * 1024 * 1024, "Largest request body in bytes.", low=1)
     max_prompt_tokens: int = option(0, "Longest prompt in tokens; 0: the context.")
     max_tokens: int = option(0, "Cap on generated tokens of one request; 0: the context.")
-    header_timeout: float = option(10.0, "Seconds a client may take for its request head and body.", low=0.001)
+    header_timeout: float = option(10.0, "Seconds a client may take for its request, or each 64 KiB of it.", low=0.001)
     idle_timeout: float = option(120.0, "Seconds a connection may stay open between requests.", low=0.001)
     write_timeout: float = option(30.0, "Seconds a client may leave its answer unread before it is dropped.", low=0.001)
     max_connections: int = option(256, "Open connections; more are answered 503.", low=1)

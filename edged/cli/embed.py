@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 import click
 
 from edged.cli.options import configured
+from edged.errors import BadRequest
 
 if TYPE_CHECKING:
     from edged.config import Config
@@ -28,19 +30,24 @@ def command(config: Config, texts: tuple[str, ...]) -> None:
     import json
     from itertools import islice
 
-    from edged import gguf, tokenizers
-    from edged.engine import embedder
-    from edged.store.folder import find
+    from edged.service import loader
 
-    with gguf.open(find(config.embedding.model)) as model:
-        made = embedder.open(config.engine, model)
+    embedder = loader.load_embedder(config)
+    try:
+        lines = iter(texts) if texts else _lines(sys.stdin.buffer)
+        while some := list(islice(lines, LINES)):
+            ids = [embedder.encode(text) for text in some]
+            for tokens, vector in zip(ids, embedder.engine.embed(ids), strict=True):
+                floats = [float(f"{x:.9g}") for x in vector]
+                click.echo(json.dumps({"tokens": len(tokens), "embedding": floats}, separators=(",", ":")))
+    finally:
+        embedder.close()
+
+
+def _lines(stream: Iterable[bytes]) -> Iterator[str]:
+    """The lines of a stream without their ends. Raises BadRequest for one that is not UTF-8."""
+    for number, line in enumerate(stream, 1):
         try:
-            tokenizer = tokenizers.open(model.meta)
-            lines = iter(texts) if texts else (line.removesuffix("\n") for line in sys.stdin)
-            while some := list(islice(lines, LINES)):
-                ids = [tokenizer.encode(text, add_special=True) for text in some]
-                for tokens, vector in zip(ids, made.embed(ids), strict=True):
-                    floats = [float(f"{x:.9g}") for x in vector]
-                    click.echo(json.dumps({"tokens": len(tokens), "embedding": floats}, separators=(",", ":")))
-        finally:
-            made.close()
+            yield line.decode("utf-8").removesuffix("\n")
+        except UnicodeDecodeError as error:
+            raise BadRequest(f"line {number} of stdin is not UTF-8: byte {line[error.start]:#04x}") from None

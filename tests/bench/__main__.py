@@ -8,13 +8,13 @@ from pathlib import Path
 
 from edged.store.catalogue import CATALOGUE
 from edged.store.pull import pull
-from tests.bench import agreement, concurrency, memory, search, speed, startup
+from tests.bench import agreement, concurrency, manuals, memory, search, speed, startup
 from tests.bench.report import Report
 
 MODELS = [entry for entry in CATALOGUE if entry.name in speed.TARGETS]
 BENCHES = {"speed": speed, "startup": startup, "memory": memory, "concurrency": concurrency,
            "agreement": agreement}  # fmt: skip
-ALL = (*BENCHES, "search")  # search needs no model
+ALL = (*BENCHES, "search", "manuals")  # of the store, not of one model
 
 
 def main() -> None:
@@ -31,6 +31,8 @@ def main() -> None:
     report = Report(args.jsonl)
     if "search" in args.bench:
         search.run(report, args.vectors)
+    if "manuals" in args.bench:
+        manuals.run(report, args.threads, args.rounds)
     of_models = [name for name in args.bench if name in BENCHES]
     for entry in MODELS if of_models else ():
         if args.model and entry.name not in args.model:

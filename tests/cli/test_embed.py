@@ -21,7 +21,7 @@ def test_arguments_and_lines_have_the_same_vectors(minilm_path: Path, capsys: py
     texts = ["the pump leaks", "water runs out of the pump", "set the clock"]
     assert main.run(["embed", "-m", str(minilm_path), *texts]) == 0
     given = rows(capsys.readouterr().out)
-    monkeypatch.setattr("sys.stdin", io.StringIO("\n".join(texts)))
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO("\n".join(texts).encode())))
     assert main.run(["embed", "-m", str(minilm_path)]) == 0
     assert rows(capsys.readouterr().out) == given
     assert [row["tokens"] for row in given] == [5, 8, 5]
@@ -30,12 +30,27 @@ def test_arguments_and_lines_have_the_same_vectors(minilm_path: Path, capsys: py
     assert a @ b > a @ c
 
 
-def test_a_long_text_and_a_model_that_generates_are_refused(minilm_path: Path, smollm2_path: Path,
-                                                            capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_model_that_generates_makes_vectors_too(smollm2_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """How its tokens become one vector is said, since its file does not say it."""
+    assert main.run(["embed", "-m", str(smollm2_path), "--pooling", "last", "the pump leaks"]) == 0
+    (last,) = rows(capsys.readouterr().out)
+    assert len(last["embedding"]) == 576
+    assert main.run(["embed", "-m", str(smollm2_path), "the pump leaks"]) == 0
+    (mean,) = rows(capsys.readouterr().out)
+    assert mean["embedding"] != last["embedding"]
+
+
+def test_m10_what_is_no_text_is_refused_by_its_line(minilm_path: Path, monkeypatch: pytest.MonkeyPatch,
+                                                    capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"tea\ncaf\xe9\n")))
+    assert main.run(["embed", "-m", str(minilm_path)]) == 1
+    assert "line 2 of stdin is not UTF-8: byte 0xe9" in capsys.readouterr().err
+
+
+def test_f04_a_long_text_is_refused_and_an_encoder_generates_nothing(minilm_path: Path,
+                                                                     capsys: pytest.CaptureFixture[str]) -> None:
     assert main.run(["embed", "-m", str(minilm_path), "word " * 600]) == 1
     assert "602 tokens, the model takes 512" in capsys.readouterr().err
-    assert main.run(["embed", "-m", str(smollm2_path), "word"]) == 1
-    assert "no embedding model" in capsys.readouterr().err
     assert main.run(["run", "-m", str(minilm_path), "word"]) == 1
     captured = capsys.readouterr()
     assert not captured.out
