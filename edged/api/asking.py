@@ -97,7 +97,8 @@ async def begin(context: Context, question: Question) -> Asking:
     model = _generator(context, question.mode)
     asking.found = await context.manuals(_look, question)
     if model is not None and asking.found.bearing:
-        with suppress(*([BadTemplate] if question.mode == "auto" else [])):
+        # who leaves it to edged gets quotes from a model without a template, or with too small a context
+        with suppress(*((BadTemplate, ContextFull) if question.mode == "auto" else ())):
             await asking.generate(model)
             return asking
     asking.answer = await context.manuals(_quote, asking.found)
@@ -133,12 +134,11 @@ class Asking:
         """Have the model begin. Raises ContextFull, Busy, BadTemplate."""
         from edged.rag.prompt import chunks, pack
 
-        n_ctx, limits = model.engine.info.n_ctx, self._context.limits
-        wanted = self.question.max_tokens
-        tokens = min(wanted if wanted is not None else min(ANSWER_TOKENS, n_ctx // 4), limits.max_tokens or n_ctx)
-        if not 0 < tokens < n_ctx:
-            raise ContextFull(f"max_tokens is {tokens}; the context holds {n_ctx} tokens", param="max_tokens")
-        room = min(n_ctx - tokens, limits.max_prompt_tokens or n_ctx)
+        n_ctx, limits, wanted = model.engine.info.n_ctx, self._context.limits, self.question.max_tokens
+        tokens = min(ANSWER_TOKENS, n_ctx // 4) if wanted is None else wanted
+        tokens = min(tokens, limits.max_tokens or tokens)
+        # clients ask for thousands of tokens; half of the context is for the passages
+        room = min(n_ctx - min(tokens, n_ctx // 2), limits.max_prompt_tokens or n_ctx)
         passages = chunks(self.found.bearing)
         prompt = await self._context.aside(pack, self.question.text, passages, model.chat.render, room)
         request = Request(prompt.ids, max_tokens=tokens, sampling=Sampling(temperature=0),

@@ -90,8 +90,8 @@ def _question(fields: Fields, options: Options, context: Context) -> Question:
                              code="unsupported_parameter")
     text = next((m["content"] for m in reversed(read_messages(fields)) if m["role"] == "user"), None)
     if text is None or not text.strip():
-        reason = "there is no user message" if text is None else "the last user message is empty"
-        raise BadRequest(f"{reason}: it is the question to the manuals", param="messages")
+        reason = "hold no message of the user" if text is None else "end with an empty message of the user"
+        raise BadRequest(f"messages {reason}: the last one is the question to the manuals", param="messages")
     return read_question(text, edged, context.rag, "edged.", max_tokens=options.max_tokens, deadline=options.deadline)
 
 
