@@ -14,6 +14,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -77,13 +78,22 @@ def clone(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def models(smollm2_path: Path) -> dict[str, str]:
-    """The environment in which the README's model is already there."""
+def models(smollm2_path: Path, minilm_path: Path) -> dict[str, str]:
+    """The environment in which the README's models are already there."""
+    assert smollm2_path.parent == minilm_path.parent
     return {"EDGED_MODELS": str(smollm2_path.parent)}
 
 
+@pytest.fixture
+def manual(tmp_path: Path) -> Path:
+    """A folder that holds the manual where the checkout has it."""
+    shutil.copytree(CHECKOUT / "packaging" / "manual", tmp_path / "packaging" / "manual")
+    return tmp_path
+
+
 def test_every_block_has_a_test() -> None:
-    known = {"Quick start", "From the shell", "As a daemon", "Run it as a service", "Working on it"}
+    known = {"Quick start", "From the shell", "Questions about manuals", "As a daemon", "Questions from a program",
+             "Run it as a service", "Working on it"}  # fmt: skip
     assert {heading for heading, _, _ in BLOCKS} == known
     assert {language for _, language, _ in BLOCKS} == {"sh", "python"}
 
@@ -95,6 +105,10 @@ def test_quick_start(clone: Path, models: dict[str, str]) -> None:
     shutil.copytree(CHECKOUT / "kernels" / "_built", clone / "kernels" / "_built")
     output = bash(code, clone, **models)
     assert re.search(r"tokens at \d+ tok/s", output)
+    assert re.search(r"manual: \d+ pages, \d+ chunks, [\d.]+ pages/s", output)
+    assert re.search(r"> What happens after five wrong PINs\?\n.* 15 minutes", output)
+    assert re.search(r"\n  \[1\] \".*15 minutes.*\"\n      Quorvane QV-310 .*, page 10, 6\.5 Access levels\n", output)
+    assert "> What does the controller cost?\nnot in the manuals\n" in output
     assert bash(code, clone, **models), "a second run does only what changed"
 
 
@@ -104,31 +118,62 @@ def test_shell(tmp_path: Path, models: dict[str, str]) -> None:
         assert bash(line, tmp_path, **models), f"{line} printed nothing"
 
 
-@pytest.fixture
-def daemon(tmp_path: Path, models: dict[str, str]) -> Iterator[Path]:
-    """The daemon, started by the README's own command; the folder it was started in."""
-    (_, start), (_, wait), *_ = under("As a daemon")
+def test_manuals(manual: Path, models: dict[str, str]) -> None:
+    """The technician's commands, with a store of their own and no daemon."""
+    ((_, code),) = under("Questions about manuals")
+    variables = {**models, "EDGED_RAG_STORE": str(manual / "m.db"), "EDGED_SERVER_SOCKET": str(manual / "nobody")}
+    for line in code.splitlines():
+        output = bash(line, manual, **variables)
+        assert output, f"{line} printed nothing"
+        if "wrong PINs" in line:
+            assert '[1] "After five wrong PINs' in output
+
+
+@contextmanager
+def started(heading: str, folder: Path, models: dict[str, str]) -> Iterator[None]:
+    """The daemon, started in the folder by the README's own command."""
+    (_, start), (_, wait), *_ = under(heading)
     if shutil.which("curl") is None:
         pytest.skip("no curl on this machine")
     assert start.endswith(" &")
-    running = subprocess.Popen([BIN / "python", "-m", "edged.cli.main", *shlex.split(start)[1:-1]], cwd=tmp_path,
+    running = subprocess.Popen([BIN / "python", "-m", "edged.cli.main", *shlex.split(start)[1:-1]], cwd=folder,
                                env={**os.environ, **models, "PYTHONPATH": str(CHECKOUT)})  # fmt: skip
     try:
-        assert '"status"' in bash(wait, tmp_path)
-        yield tmp_path
+        assert '"status"' in bash(wait, folder)
+        yield
     finally:
         running.terminate()
         assert running.wait(30) == 0
 
 
-def test_daemon(daemon: Path) -> None:
+def request_all(code: str, folder: Path) -> list[str]:
+    """Send every request of a block; each is answered."""
+    answers = []
+    for request in re.split(r"\n(?=curl)", code):
+        answers.append(bash(request.replace("curl ", "curl --fail-with-body ", 1), folder))
+        assert answers[-1], request
+    return answers
+
+
+def test_daemon(tmp_path: Path, models: dict[str, str]) -> None:
     """Every request of the README is answered."""
     _, _, (language, requests), (python, client) = under("As a daemon")
     assert (language, python) == ("sh", "python")
-    for request in re.split(r"\n(?=curl)", requests):
-        answer = bash(request.replace("curl ", "curl --fail-with-body "), daemon)
-        assert answer, request
-    assert bash(f"{sys.executable} - <<'END'\n{client}\nEND", daemon).strip()
+    with started("As a daemon", tmp_path, models):
+        request_all(requests, tmp_path)
+        assert bash(f"{sys.executable} - <<'END'\n{client}\nEND", tmp_path).strip()
+
+
+def test_program(manual: Path, models: dict[str, str]) -> None:
+    """Every request about manuals is answered, and the program finds what the last request removes."""
+    _, _, (_, requests), (python, client), (_, removal) = under("Questions from a program")
+    assert python == "python"
+    with started("Questions from a program", manual, models):
+        ingested, _, asked, streamed, *_ = request_all(requests, manual)
+        assert '"outcome":"added"' in ingested.replace(" ", "") and "15 minutes" in asked and "[DONE]" in streamed
+        answer, *quotes, vectors = bash(f"{sys.executable} - <<'END'\n{client}\nEND", manual).splitlines()
+        assert "CR2032" in answer and quotes and vectors == "2 384"
+        assert '"deleted"' in request_all(removal, manual)[0]
 
 
 def test_service(tmp_path: Path, models: dict[str, str], request: pytest.FixtureRequest) -> None:
