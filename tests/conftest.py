@@ -41,9 +41,14 @@ MODELS = {
 }
 
 
+@pytest.hookimpl(tryfirst=True)  # before -m chooses
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leave the long loops to `make soak`."""
-    if not SOAK:
+    """Leave the long loops to `make soak`, which runs the scaled ones, too."""
+    if SOAK:
+        for item in items:
+            if "scaled" in getattr(item, "fixturenames", ()):
+                item.add_marker("soak")
+    else:
         for item in items:
             if item.get_closest_marker("soak"):
                 item.add_marker(pytest.mark.skip(reason="a long loop: make soak"))
