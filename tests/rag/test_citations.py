@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from edged.rag.answer import NOT_FOUND
 from edged.rag.citations import Checked
@@ -109,3 +111,16 @@ def test_a_denial_after_an_answer_is_dropped() -> None:
 @pytest.mark.parametrize("text", ["The relay does not switch [1].", "Do not write it while the motor runs [1]."])
 def test_not_is_no_denial(text: str) -> None:
     assert kept([text])[0] == text
+
+
+PIECES = ["The motor", " stands", " 24 V", ".", "!", " ", "\n", "[1]", "[2]", " [1]", "[", "1", "]", ",", "[1, 2]",
+          "- ", "\u3002", "\u6e29\u5ea6", " not in the passages", "3.5 A"]  # fmt: skip
+
+
+@given(st.lists(st.sampled_from(PIECES), max_size=25))
+def test_pieces_do_not_matter_and_nothing_raises(parts: list[str]) -> None:
+    whole, checked = kept(["".join(parts)])
+    for pieces in (parts, list("".join(parts))):
+        found, piecewise = kept(pieces)
+        assert (found, piecewise.dropped, piecewise.denied) == (whole, checked.dropped, checked.denied)
+    assert all(f"{q.n}" in whole for q in checked.answer(1.0).quotes)
