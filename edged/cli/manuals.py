@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import click
 
-from edged.cli import client
 from edged.cli.options import given
 from edged.cli.store import FILTERS
 from edged.errors import EdgedError
@@ -63,6 +62,8 @@ def opened(config: Config) -> Iterator[Manuals]:
     answers, else of the store of the configuration."""
     found: Manuals = Here(config)
     if not given("rag.store"):
+        from edged.cli import client  # http.client takes long to import
+
         if client.answers(config.server.socket):
             found = Through(config.server.socket)
         elif given("server.socket"):
@@ -77,10 +78,13 @@ class Through:
     """The daemon's. Its store is asked for when `documents` are."""
 
     def __init__(self, socket: str) -> None:
+        from edged.cli import client
+
+        self._client = client
         self.socket = self.where = socket
 
     def documents(self, collection: str) -> list[Row]:
-        answer = client.fetch(self.socket, "GET", "/v1/documents", {"collection": collection})
+        answer = self._client.fetch(self.socket, "GET", "/v1/documents", {"collection": collection})
         self.where = answer["store"]
         rows: list[Row] = answer["data"]
         return rows
@@ -88,7 +92,7 @@ class Through:
     def ingest(self, path: str, data: bytes, about: dict[str, str], progress: Progress) -> Row:
         headers = {"Content-Type": "application/octet-stream"}
         try:
-            for event in client.events(self.socket, "/v1/documents", {"path": path, **about}, data, headers):
+            for event in self._client.events(self.socket, "/v1/documents", {"path": path, **about}, data, headers):
                 if event.get("stage") == "embedding":
                     progress(event["done"], event["total"])
                 elif "document" in event:
@@ -101,16 +105,16 @@ class Through:
         raise EdgedError(f"{self.socket}: the daemon did not say what became of {path}")
 
     def remove(self, document: int) -> None:
-        client.fetch(self.socket, "DELETE", f"/v1/documents/{document}")
+        self._client.fetch(self.socket, "DELETE", f"/v1/documents/{document}")
 
     def search(self, question: str, options: Row) -> list[Row]:
-        answer = client.fetch(self.socket, "POST", "/v1/search", body={"query": question, **options})
+        answer = self._client.fetch(self.socket, "POST", "/v1/search", body={"query": question, **options})
         found: list[Row] = answer["data"]
         return found
 
     def ask(self, question: str, options: Row, show: Callable[[str], None]) -> Row:
         body = json.dumps({"question": question, "stream": True, **options}).encode()
-        for event in client.events(self.socket, "/v1/ask", None, body, client.JSON):
+        for event in self._client.events(self.socket, "/v1/ask", None, body, self._client.JSON):
             if "delta" in event:
                 show(event["delta"])
             elif "answer" in event:

@@ -310,7 +310,7 @@ def test_good_files_are_in_and_bad_ones_are_named_with_the_daemon_and_without(
         assert rows_of(there) == rows_of(here)
         for bad in ("encrypted.pdf", "broken.pdf", "photo.png", "empty.md"):
             (mixed / bad).unlink()
-        monkeypatch.setattr(manuals.client, "events", None)  # nothing is sent
+        monkeypatch.setattr("edged.cli.client.events", None)  # nothing is sent
         assert ingest(mixed, "--socket", socket, *about) == 0
         _, again = told(capsys)
         assert (again["unchanged"], again["embedded"], again["chunks"]) == (4, 0, report["chunks"])
