@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -30,6 +31,7 @@ MANUAL = CHECKOUT / "packaging" / "manual" / "controller.md"
 QUESTION = "What supply voltage range is permitted for the 24 V models?"
 GOLD = "19.2 to 28.8 V DC"
 ABSENT = "Which Bluetooth version does the controller have?"
+LARGEST = 3 << 20  # bytes of a file: an empty store with its log, and a little more
 MANUALS = {"edged": {"collection": "plant"}}
 
 
@@ -133,11 +135,15 @@ def test_answers_come_while_a_long_manual_is_taken_in(client: openai.OpenAI, dae
 
 
 @contextmanager
-def serving(folder: str, *flags: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """`edged serve` as a process, ready."""
+def serving(folder: str, *flags: str, largest_file: int = resource.RLIM_INFINITY
+            ) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """`edged serve` as a process, ready. largest_file: bytes that it may write to one."""
     path = f"{folder}/s"
     command = [sys.executable, "-m", "edged.cli.main", "serve", "--socket", path, "--store", f"{folder}/m.db", *flags]
-    process = subprocess.Popen(command, cwd=CHECKOUT, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        command, cwd=CHECKOUT, stderr=subprocess.PIPE, text=True,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (largest_file, resource.RLIM_INFINITY)),
+    )  # fmt: skip
     try:
         until(lambda: process.poll() is not None or is_ready(path))
         assert process.poll() is None, process.communicate()[1]
@@ -167,3 +173,31 @@ def test_g08_signal_during_an_ingest(minilm_path: Path) -> None:
         store.check()
         assert store.documents() == []
         store.close()
+
+
+def test_a_disk_that_is_full_ends_an_ingest_by_name_and_the_daemon_goes_on(minilm_path: Path) -> None:
+    small = b"# Fuses\n\nFuse F1 has 1.25 A, time lag."
+    long = MANUAL.read_bytes()
+    with tempfile.TemporaryDirectory(prefix="edged-") as folder:
+        flags = ("--embedding-model", str(minilm_path))
+        with serving(folder, *flags, largest_file=LARGEST) as (_, path):
+            transport = httpx.HTTPTransport(uds=path, verify=False)
+            with httpx.Client(transport=transport, base_url="http://edged", timeout=6 * PATIENCE) as http:
+                def put(name: str, data: bytes) -> Any:
+                    return parse_events(http.post("/v1/documents", params={"path": name}, content=data).text)
+
+                assert put("/m/small.md", small)[-2]["document"]["outcome"] == "added"
+                *_, failed = put("/m/long.md", long * 2)
+                assert failed["error"]["code"] == "disk_full" and "m.db" in failed["error"]["message"], failed
+                (row,) = http.get("/v1/documents").json()["data"]
+                assert row["path"] == "/m/small.md"
+                answer = http.post("/v1/ask", json={"question": "What current has fuse F1?"}).json()
+                assert "Fuse F1 has 1.25 A, time lag." in [quote["text"] for quote in answer["quotes"]]
+        store = Store(Path(folder, "m.db"))
+        store.check()
+        store.close()
+        with serving(folder, *flags) as (_, path):  # there is room again
+            transport = httpx.HTTPTransport(uds=path, verify=False)
+            with httpx.Client(transport=transport, base_url="http://edged", timeout=6 * PATIENCE) as http:
+                response = http.post("/v1/documents", params={"path": "/m/long.md"}, content=long * 2)
+                assert parse_events(response.text)[-2]["document"]["outcome"] == "added"
