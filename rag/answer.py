@@ -25,6 +25,7 @@ from edged.rag.words import codes, contains, phrases, words
 NOT_FOUND = "not in the manuals"
 # below this confidence an answer is refused. Provisional: evaluate.threshold() finds the value for an embedding model
 LEAST = 0.45
+COMPARED = 16  # sentences whose meaning is compared: their vectors are most of the time that an answer takes
 # words that make a question and are in no answer
 ASKING = frozenset(words(
     "a an and are at be by can do does for from how i in is it my of on or should that the there this to was what when "
@@ -148,10 +149,12 @@ def _best(passages: Sequence[Passage], weights: dict[str, float], embed: Embed |
     found = [(p, p.start + a, p.start + b, p.text[a:b]) for p in passages for a, b in split(p.text)]
     found = [(_part(p, start, end), start, end, text) for p, start, end, text in found]
     scores = np.array([_coverage(text, weights) for *_, text in found])
-    if embed and vector is not None and found:
-        scores += vectors.unit(embed([text for *_, text in found])) @ vectors.unit(vector[None])[0]
     # a heading or a lone word repeats the question better than any sentence does
     scores -= [0.5 if len(words(text)) < 4 else 0.0 for *_, text in found]
+    if embed and vector is not None and found:
+        like = np.sort(np.argsort(-scores, kind="stable")[:COMPARED])
+        found = [found[i] for i in like]
+        scores = scores[like] + vectors.unit(embed([text for *_, text in found])) @ vectors.unit(vector[None])[0]
     chosen = np.argsort(-scores, kind="stable")[:n]
     return [found[i] for i in sorted(chosen.tolist())]
 
