@@ -88,6 +88,12 @@ class Running:
         with suppress(RuntimeError):  # the loop is closed
             self._loop.call_soon_threadsafe(function, *args)
 
+    def settle(self) -> None:
+        """Wait until the loop has called what it was given before."""
+        done = threading.Event()
+        self.call(done.set)
+        assert done.wait(PATIENCE), "the loop stands still"
+
     @contextmanager
     def held(self) -> Iterator[None]:
         """The loop stands still: what clients do meanwhile it finds all at once, however slow they are."""
