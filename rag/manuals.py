@@ -119,6 +119,12 @@ class Manuals:
         """Forget a document, by its id."""
         self._store(check=False).remove(document)
 
+    @property
+    def lacks_words(self) -> bool:
+        """Whether the store that is open is searched by meaning alone, for want of FTS5."""
+        store = self._open
+        return store is not None and not store.has_words
+
     def close(self) -> None:
         """Close the file."""
         if self._open is not None:

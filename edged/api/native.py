@@ -49,7 +49,7 @@ async def health(request: HttpRequest, context: Context) -> Reply:
 
 
 async def metrics(request: HttpRequest, context: Context) -> Reply:
-    """GET /metrics in Prometheus' text format 0.0.4: edged_http_*, edged_embedding_* of the embedding model, edged_*."""
+    """GET /metrics in Prometheus' text format 0.0.4: edged_*, edged_http_*, and edged_embedding_* of that model."""
     figures = {f"edged_http_{name}": value for name, value in context.counters().items()}
     with suppress(NotReady):
         for model in context.loaded():

@@ -158,7 +158,8 @@ class Daemon:
         return self._loaded
 
     def health(self) -> Health:
-        return replace(self._health, warnings=self._care.warnings())
+        of_manuals = self._desk.warnings() if self._desk is not None else ()
+        return replace(self._health, warnings=(*self._care.warnings(), *of_manuals))
 
     def machine(self) -> dict[str, float]:
         return self._care.figures()

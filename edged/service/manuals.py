@@ -71,6 +71,11 @@ class Desk:
         """The result of work(manuals, *args), in its turn."""
         return await self._workers[writing].run(self._with_manuals, writing, work, *args)
 
+    def warnings(self) -> tuple[str, ...]:
+        """What makes answers worse, as far as the store was opened."""
+        lacking = any(manuals is not None and manuals.lacks_words for manuals in self._opened)
+        return ("manuals are searched by meaning alone: this SQLite has no FTS5",) if lacking else ()
+
     def close(self) -> None:
         """Close the stores after what runs, and end the threads. Waits for nothing."""
         for i, worker in enumerate(self._workers):

@@ -16,14 +16,15 @@ from pathlib import Path
 import pytest
 
 from edged.api.context import Loaded, LoadedModel
-from edged.config import Config
+from edged.config import Config, RagConfig
 from edged.errors import BadConfig, BadModel, BadTemplate, ModelChanged, ModelFault
+from edged.rag.database import Database
 from edged.service import daemon as daemon_module
 from edged.service.daemon import EXIT_MODEL_CHANGED, Progress
 from edged.service.loader import Post
 from edged.service.sd_notify import Notifier
 from tests.service.running import PATIENCE, Running, request_bytes, until
-from tests.stub_engine import StubEngine, endless, stub_model
+from tests.stub_engine import StubEmbedder, StubEngine, endless, stub_model
 
 
 class SlowLoad:
@@ -317,3 +318,17 @@ def test_the_app_imports_nothing_heavy() -> None:
     code = "import sys, edged.service.app; print(sorted({'asyncio', 'h11', 'numpy', 'jinja2'} & set(sys.modules)))"
     output = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
     assert output.strip() == "[]"
+
+
+def test_j05_a_store_without_an_index_of_words_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Questions are answered by meaning alone, and /health says so."""
+    rag = RagConfig(store=str(tmp_path / "manuals.db"))
+    with Running(embedder=StubEmbedder(n_ctx=512), rag=rag) as running:
+        response = running.post("/v1/documents?path=/m/a.txt", b"The fuse has 2 A.")
+        assert '"added"' in response.text
+        assert running.get("/health").json()["warnings"] == []
+    monkeypatch.setattr(Database, "readable", lambda self, table: False)
+    with Running(embedder=StubEmbedder(n_ctx=512), rag=rag) as running:
+        assert running.post("/v1/search", {"query": "fuse"}).json()["data"]
+        (warning,) = running.get("/health").json()["warnings"]
+        assert "FTS5" in warning

@@ -10,9 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from edged import gguf
 from edged.cli import main
-from edged.config import Config, EngineConfig, ModelConfig, ServerConfig
+from edged.config import Config, EmbeddingConfig, EngineConfig, ModelConfig, RagConfig, ServerConfig
 from edged.kernels import load
+from edged.rag.store import Binding, Store
 from edged.service import doctor
 from edged.service.board import THROTTLED
 from edged.service.doctor import Finding, examine
@@ -168,3 +170,32 @@ def test_the_command(config: Config, capsys: pytest.CaptureFixture[str]) -> None
     assert main.run(arguments) == 1
     out = capsys.readouterr().out
     assert "error    model: " in out
+
+
+def test_both_models_and_the_store(config: Config, tmp_path: Path) -> None:
+    """Each is looked at; together they are weighed."""
+    bert = tiny.write(tmp_path / "bert.gguf", "bert")
+    both = replace(config, embedding=EmbeddingConfig(model=str(bert)), rag=RagConfig(store=str(tmp_path / "m.db")))
+    assert [finding.status for finding in found("model", both, tmp_path)] == ["ok", "ok"]
+    assert "edged ingest FOLDER makes one" in found("manuals", both, tmp_path)[-1].text
+    with gguf.open(bert) as model:
+        fingerprint = model.fingerprint().hex()
+    store = Store(tmp_path / "m.db", create=True)
+    store.bind(Binding("tiny", fingerprint, 64, "mean"))
+    assert "0 documents, 0 chunks, whole" in found("manuals", both, tmp_path)[-1].text
+    other = tiny.write(tmp_path / "other.gguf", "bert", seed=1)
+    wrong = found("manuals", replace(both, embedding=EmbeddingConfig(model=str(other))), tmp_path)[-1]
+    assert wrong.status == "error" and "another embedding model" in wrong.text
+    (unasked,) = found("manuals", replace(both, embedding=EmbeddingConfig()), tmp_path)
+    assert unasked.status == "warning" and "embedding.model" in unasked.remedy
+    store.close()
+    (tmp_path / "m.db").write_bytes(b"no store at all" * 100)
+    assert found("manuals", both, tmp_path)[-1].status == "error"
+
+
+def test_an_embedding_model_where_one_that_generates_should_be(config: Config, tmp_path: Path) -> None:
+    bert = tiny.write(tmp_path / "bert.gguf", "bert")
+    wrong = one("model", replace(config, model=ModelConfig(path=str(bert))), tmp_path)
+    assert wrong.status == "error" and "embedding.model" in wrong.remedy
+    alone = replace(config, model=ModelConfig(), embedding=EmbeddingConfig(model=str(bert)))
+    assert one("model", alone, tmp_path).status == "ok"
