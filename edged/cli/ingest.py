@@ -171,6 +171,8 @@ class Job:
             else:
                 self.report.add(self.target.ingest(str(path), data, self.about, progress))
             before += size
+        if changed:
+            self.bar.update("ingesting", total, total)
 
 
 def _digest(path: Path) -> str:
