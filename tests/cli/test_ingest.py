@@ -18,10 +18,13 @@ from fpdf import FPDF
 
 from edged.cli import files, main, manuals
 from edged.cli.ingest import shown
+from edged.config import RagConfig
 from edged.errors import DiskFull, NotFound
 from edged.rag.store import Store
 from tests.cli.serving import CHECKOUT, EDGED, PATIENCE, serving
 from tests.rag.pdfs import lines, pdf
+from tests.service.running import Running
+from tests.stub_engine import StubEmbedder
 
 Row = dict[str, Any]
 
@@ -248,6 +251,20 @@ def test_names_are_shown_without_what_steers_a_terminal() -> None:
     assert shown("/m/Zähler.pdf") == "/m/Zähler.pdf"
     assert shown("/m/a\x1b[2J\n.pdf") == "/m/a\\x1b[2J\\n.pdf"
     assert shown("/m/\udcff.pdf") == "/m/\\udcff.pdf"
+
+
+def test_what_the_daemon_refuses_is_named_or_ends_it(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "long.txt").write_bytes(bytes(1 << 20))
+    with Running(embedder=StubEmbedder(), rag=RagConfig(max_document=100)) as daemon:
+        assert ingest(folder / "long.txt", folder / "nosuch.md", "--socket", daemon.path, "-q") == 3
+    named = capsys.readouterr().err.splitlines()
+    assert named[0].startswith(f"refused: {folder}/nosuch.md: ")
+    assert named[1] == f"refused: {folder}/long.txt: the request body is larger than 100 bytes (rag.max_document)"
+    with Running() as daemon:
+        assert ingest(folder, "--socket", daemon.path) == 1
+    captured = capsys.readouterr()
+    assert "documents: 0 added" in captured.out
+    assert captured.err == "error: this daemon has no embedding model (set embedding.model)\n"
 
 
 # -- with the model, by this process and by the daemon -----------------------------------------------------------------
