@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -22,13 +21,14 @@ Object = dict[str, Any]
 
 
 class Ingesting:
-    """One ingest. `await next()` returns the last report that was not read yet, None when it is over."""
+    """One ingest. `await next()` returns what there is to report, at most each PACE, None when it is over."""
 
     def __init__(self, context: Context, name: str, data: bytes, about: dict[str, str]) -> None:
         self._loop = asyncio.get_running_loop()
         self._gone = threading.Event()
-        self._next_report = 0.0
-        self._report: Object | None = None
+        self._next_report = 0.0  # on the loop's clock
+        self._reading = False
+        self._reports: list[Object] = []  # of each stage the last
         self._changed = self._loop.create_future()
         self._job: asyncio.Future[Done] = asyncio.ensure_future(
             context.manuals(_ingest, name, data, about, self._progress, writing=True)
@@ -36,11 +36,13 @@ class Ingesting:
         self._job.add_done_callback(lambda job: job.cancelled() or job.exception())  # seen, if nobody asks for it
 
     async def next(self) -> Object | None:
-        while not self._job.done() and self._report is None:
+        if (early := self._next_report - self._loop.time()) > 0:
+            await asyncio.wait([self._job], timeout=early)
+        while not self._job.done() and not self._reports:
             await asyncio.wait([self._job, self._changed], return_when=asyncio.FIRST_COMPLETED)
             self._changed = self._loop.create_future()
-        report, self._report = self._report, None
-        return report
+        self._next_report = self._loop.time() + PACE
+        return self._reports.pop(0) if self._reports else None
 
     async def done(self) -> Object:
         """What became of the document. Raises what ended the ingest."""
@@ -57,15 +59,17 @@ class Ingesting:
         """In the thread that writes."""
         if self._gone.is_set():
             raise EdgedError("the client went away", code="cancelled")
+        if not total and self._reading:  # told once
+            return
+        self._reading = True
         stage = {"stage": "embedding", "done": done, "total": total} if total else {"stage": "reading"}
-        now = time.monotonic()
-        if now >= self._next_report and (total or not self._next_report):  # that it is read is told once
-            self._next_report = now + PACE
-            with suppress(RuntimeError):  # the loop has ended
-                self._loop.call_soon_threadsafe(self._tell, stage)
+        with suppress(RuntimeError):  # the loop has ended
+            self._loop.call_soon_threadsafe(self._tell, stage)
 
     def _tell(self, stage: Object) -> None:
-        self._report = stage
+        if self._reports and self._reports[-1]["stage"] == stage["stage"]:
+            self._reports.pop()
+        self._reports.append(stage)
         if not self._changed.done():
             self._changed.set_result(None)
 
