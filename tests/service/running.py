@@ -113,9 +113,9 @@ class Running:
         with self.client() as client:
             return client.get(path)
 
-    def post(self, path: str, body: Any) -> httpx.Response:
+    def post(self, path: str, body: Any, patience: float = PATIENCE) -> httpx.Response:
         """POST an object as JSON, or bytes as they are."""
-        with self.client() as client:
+        with self.client(patience) as client:
             return client.post(path, content=body if isinstance(body, bytes) else json.dumps(body).encode())
 
     def events(self, path: str, body: dict[str, Any]) -> list[Any]:

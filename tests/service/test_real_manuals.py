@@ -71,6 +71,12 @@ def ask(client: openai.OpenAI, question: str, **more: Any) -> Any:
     return client.chat.completions.create(model="any", messages=[{"role": "user", "content": question}], **more)
 
 
+def generate(running: Running, question: str) -> Any:
+    """An answer of the model, however slow the machine is."""
+    body = {"question": question, "answer": "generate", "collection": "plant"}
+    return running.post("/v1/ask", body, 6 * PATIENCE).json()
+
+
 def test_chat_with_a_collection(client: openai.OpenAI) -> None:
     """The message carries its citations; what the manuals do not hold is refused; streamed it is the same."""
     message = ask(client, QUESTION, extra_body=MANUALS).choices[0].message
@@ -88,11 +94,10 @@ def test_chat_with_a_collection(client: openai.OpenAI) -> None:
 
 def test_generated_answers_hold_no_number_that_the_manual_does_not(client: openai.OpenAI, daemon: Running) -> None:
     """Whatever so small a model says: each sentence that is handed on is borne out, or the answer is quotes."""
-    body = {"question": QUESTION, "answer": "generate", "collection": "plant"}
-    answer = daemon.post("/v1/ask", body).json()
+    answer = generate(daemon, QUESTION)
     assert not answer["refused"] and answer["quotes"]
     assert answer["mode"] in ("extract", "generate")
-    again = daemon.post("/v1/ask", body).json()
+    again = generate(daemon, QUESTION)
     assert again["answer"] == answer["answer"]
     assert again["usage"]["prompt_tokens_details"]["cached_tokens"] >= 32  # the fixed part at least
 
@@ -100,7 +105,7 @@ def test_generated_answers_hold_no_number_that_the_manual_does_not(client: opena
 def test_the_fixed_part_of_a_prompt_is_computed_once(daemon: Running) -> None:
     """For another question, too."""
     for question in (QUESTION, "What is the burden of the current input?"):
-        answer = daemon.post("/v1/ask", {"question": question, "answer": "generate", "collection": "plant"}).json()
+        answer = generate(daemon, question)
     assert answer["usage"]["prompt_tokens_details"]["cached_tokens"] >= 32
 
 
