@@ -54,8 +54,10 @@ def ingest_one(store: Store, name: str, data: bytes, read: Callable[[str, bytes]
     about = (product, version, collection)
     try:
         _check_text("the name", name)
-        if store.holds(name, digest, *about) or store.refer(name, digest, *about):
-            return _unchanged(store, name, digest)
+        if store.holds(name, digest, *about):
+            return _known(store, name, digest, "unchanged")
+        if store.refer(name, digest, *about):
+            return _known(store, name, digest, "added")
         document = read(name, data)
         _check_text("the text", document.text + document.title)
         chunks = split(document)
@@ -78,11 +80,12 @@ def _check_text(what: str, text: str) -> None:
         raise BadDocument(f"{what} is not valid Unicode at character {e.start}") from e
 
 
-def _unchanged(store: Store, name: str, digest: str) -> Done:
+def _known(store: Store, name: str, digest: str, outcome: Outcome) -> Done:
+    """A document whose content was there already."""
     stored = store.document_of(digest)
     if stored is None:  # removed since, by another process
-        return Done(name, "unchanged")
-    return Done(name, "unchanged", stored.chunks, 0, stored.pages, stored.blank)
+        return Done(name, outcome)
+    return Done(name, outcome, stored.chunks, 0, stored.pages, stored.blank)
 
 
 def _vectors(store: Store, chunks: Sequence[Chunk], embed: Embed, progress: Progress) -> tuple[np.ndarray, int]:

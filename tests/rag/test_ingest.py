@@ -46,9 +46,9 @@ def test_j10_only_what_is_new_is_embedded(tmp_path: Path) -> None:
     pages = [f"page {i} of it" for i in range(70)]
     done, texts = ingest(store, "a", "\n".join(pages))
     assert done == Done("a", "added", 70, 70, 70) and texts == 70
-    for name in ("a", "b"):
+    for name, outcome in (("a", "unchanged"), ("b", "added")):
         done, texts = ingest(store, name, "\n".join(pages))
-        assert done == Done(name, "unchanged", 70, 0, 70) and texts == 0
+        assert done == Done(name, outcome, 70, 0, 70) and texts == 0
     assert store.stats()["vectors"] == 70 and [s.path for s in store.chunks([1])[0].sources] == ["a", "b"]
     pages[7] = "another page"
     done, texts = ingest(store, "a", "\n".join(pages))
