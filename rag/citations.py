@@ -1,13 +1,17 @@
 """Keep of a model's text, as it comes, the sentences that the passages bear out.
 
-    checked = Checked(passages)
+    checked = Checked(passages, question)
     checked.push("It takes 24 V [1]. It weighs 3 kg [1]. It")  -> "It takes 24 V [1]."
     checked.finish()                                           -> ""
     checked.answer(confidence)
 
-A sentence is borne out by the passages that it cites if they hold each of its numbers and codes. One that cites none is
-given to the passage that holds these and most of its other words. What is not borne out is dropped and counted. Once a
-model says that the passages do not hold the answer, `denied` is true and nothing more is kept. Nothing here raises.
+A sentence is borne out by the passages that it cites if they hold each of its numbers and codes, or, where it has none,
+a third of its words. One that cites none is given to the passage that holds these and most of its words. A row of a
+table must stand there as it is. What is not borne out is dropped and counted; so is what answers nothing: a heading, a
+question, words of the prompt, a sentence said before. Once a model says that the passages do not hold the answer,
+`denied` is true and nothing more is kept. That a sentence says the opposite of a passage in its words is not seen.
+
+Nothing here raises.
 """
 
 from __future__ import annotations
@@ -17,6 +21,7 @@ import unicodedata
 from collections.abc import Sequence
 
 from edged.rag.answer import ASKING, NOT_FOUND, Answer, Quote, split
+from edged.rag.prompt import INSTRUCTION
 from edged.rag.search import Passage
 from edged.rag.words import codes, contains, words
 
@@ -36,6 +41,9 @@ _EDGE = re.compile(rf"(?<=[{_CJK}])(?=[^\W{_CJK}])|(?<=[^\W{_CJK}])(?=[{_CJK}])"
 # a number as it is written; a minus before it belongs to it unless that is a range, or part of a code
 _NUMBER = re.compile(r"(?:(?<!\w)-)?(?<![\w.,])\d+(?:[.,]\d+)*")
 
+_DENIED = 4  # words of the prompt with which a model is told to deny: not in the passages
+_SOME, _MOST = 1 / 3, 1 / 2
+
 _SOURCES = r"(?:passages?|manuals?|documents?|documentation|texts?|excerpts?|context|sources?)"
 _DENIAL = re.compile(
     rf"\b{_SOURCES}\b[^.]{{0,40}}?\b(?:(?:do|does|did|is|are)\s?n[o']t|(?:\w+\s+)?(?:no|nothing|none)\b|lacks?\b)"
@@ -52,13 +60,15 @@ _UNSAID = re.compile(r"\bnot\s+(?:\w+\s+)?(?:specified|mentioned|stated|provided
 class Checked:
     """The answer of a model to a question about `passages`, which it was given as [1], [2], ..."""
 
-    def __init__(self, passages: Sequence[Passage]) -> None:
+    def __init__(self, passages: Sequence[Passage], question: str = "") -> None:
         self.dropped = 0
         self.denied = False
         self._passages = [_Held(passage) for passage in passages]
         self._rest = ""
         self._kept = ""
         self._cited: list[int] = []
+        self._prompt = [*words(INSTRUCTION), "question", *words(question)]
+        self._idle = {tuple(words(_plain(heading))) for p in passages for heading in p.headings}
 
     def push(self, text: str) -> str:
         """Take the next piece of the model's text; what can be handed on: whole sentences."""
@@ -109,25 +119,35 @@ class Checked:
         """The sentence with what bears it out, '' if nothing does."""
         cited = [int(n) for found in _CITED.findall(sentence) for n in re.findall(r"\d+", found)]
         claim = _Claim(_ITEM.sub("", _CITED.sub("", sentence), count=1))
-        if _DENIAL.search(claim.text) or (not cited and _UNSAID.search(claim.text)):
+        if self._answers_nothing(claim):
+            pass
+        elif _DENIAL.search(claim.text) or (not cited and _UNSAID.search(claim.text)):
             self.denied = not self._kept
         elif cited:
             known = [self._passages[n - 1] for n in cited if 1 <= n <= len(self._passages)]
-            if claim.words and len(known) == len(cited) and claim.borne_by(known):
-                self._cited += [n for n in dict.fromkeys(cited) if n not in self._cited]
-                return sentence
+            if len(known) == len(cited) and claim.borne_by(known) and (
+                claim.codes or max(map(claim.share, known)) >= _SOME):  # fmt: skip
+                return self._keep(claim, cited, sentence)
         elif best := self._best(claim):
-            self._cited += [best] if best not in self._cited else []
             bare = sentence.rstrip(_STOPS)
-            return f"{bare} [{best}]{sentence[len(bare) :]}"
+            return self._keep(claim, [best], f"{bare} [{best}]{sentence[len(bare) :]}")
         self.dropped += 1
         return ""
+
+    def _answers_nothing(self, claim: _Claim) -> bool:
+        return tuple(claim.words) in self._idle or claim.text.rstrip().endswith(("?", "\uff1f")) or (
+            len(claim.words) > _DENIED and contains(self._prompt, claim.words))  # fmt: skip
+
+    def _keep(self, claim: _Claim, cited: Sequence[int], sentence: str) -> str:
+        self._idle.add(tuple(claim.words))
+        self._cited += [n for n in dict.fromkeys(cited) if n not in self._cited]
+        return sentence
 
     def _best(self, claim: _Claim) -> int:
         """The number of the passage that bears the claim out and holds most of its words; 0: none holds half."""
         shares = [claim.share(held) if claim.borne_by([held]) else 0.0 for held in self._passages]
         best = max(shares, default=0.0)
-        return shares.index(best) + 1 if best > 0.5 else 0
+        return shares.index(best) + 1 if best > _MOST else 0
 
 
 class _Held:
@@ -137,7 +157,7 @@ class _Held:
         text = _plain(passage.indexed)
         self.passage = passage
         self.words = words(text)
-        self.set = frozenset(self.words)
+        self.stems = frozenset(map(_stem, self.words))
         self.numbers = frozenset(_NUMBER.findall(text))
 
 
@@ -148,18 +168,23 @@ class _Claim:
         self.text = text
         plain = _plain(text)
         self.words = words(plain)
-        self.codes = codes(plain)
+        self.codes = [self.words] if " | " in text else codes(plain)
         self.numbers = frozenset(_NUMBER.findall(plain))
 
     def borne_by(self, passages: Sequence[_Held]) -> bool:
-        """Whether each number and code stands in one of the passages."""
+        """Whether each number and code, or the row of a table, stands in one of the passages."""
         return all(any(contains(p.words, code) for p in passages) for code in self.codes) and all(
             any(number in p.numbers for p in passages) for number in self.numbers)  # fmt: skip
 
     def share(self, passage: _Held) -> float:
         """Which part of the words that say something stands in the passage, 0 .. 1."""
         telling = [word for word in self.words if word not in ASKING]
-        return sum(word in passage.set for word in telling) / len(telling) if telling else 0.0
+        return sum(_stem(word) in passage.stems for word in telling) / len(telling) if telling else 0.0
+
+
+def _stem(word: str) -> str:
+    """Much the same for the forms of a word."""
+    return word[: max(4, len(word) - 2)]
 
 
 def _plain(text: str) -> str:

@@ -156,7 +156,7 @@ class Asking:
             return
         from edged.rag.citations import Checked
 
-        checked = Checked(self._prompt.used)
+        checked = Checked(self._prompt.used, self.question.text)
         while not checked.denied and (pieces := await self._generation.next()):
             for piece in pieces:
                 text = checked.push(piece.text)

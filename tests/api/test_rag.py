@@ -375,3 +375,14 @@ def test_an_embedding_model_alone_answers_with_quotes() -> None:
         refused = daemon.post("/v1/ask", {**asked, "answer": "generate"})
         assert error_of(refused) == (400, "model_not_found", "answer")
         assert "model.path" in refused.text
+
+
+def test_pages_are_told() -> None:
+    with running() as daemon:
+        body = "Set the valve.\n\fOil the pump.\n\n\f \fTurn the screw twice."
+        done = ingest(daemon, body, path="a.txt")[-2]["document"]
+        (row,) = daemon.get("/v1/documents").json()["data"]
+        assert (done["pages"], done["pages_without_text"]) == (row["pages"], row["pages_without_text"])
+        found = daemon.post("/v1/ask", {"question": "How often do I turn the screw?"}).json()
+        quote = next(q for q in found["quotes"] if q["text"] == "Turn the screw twice.")
+        assert quote["page"] <= 4 <= quote["page_end"] and quote["section"] == "" and quote["headings"] == []

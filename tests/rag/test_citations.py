@@ -16,17 +16,21 @@ FAULT = "Fault E-0x1F means that the motor is blocked. Remove the cover and turn
 
 
 def passage(text: str) -> Passage:
-    return Passage(1, 0, len(text), text, f"Manual\n{text}", 1, 1, ("Manual",), (), 1.0, 0.5)
+    return Passage(1, 0, len(text), text, f"Reset values\n{text}", 1, 1, ("Reset values",), (), 1.0, 0.5)
 
 
-PASSAGES = [passage(CR2), passage(SUPPLY), passage(FAULT)]
+TABLE = "Terminal | Relay | Remark\nX3.5 | K2 | Closed on alarm\nX3.6 | K2 | Closed while there is no alarm"
+PASSAGES = [passage(CR2), passage(SUPPLY), passage(FAULT), passage(TABLE)]
 
 CASES = [
     ("It is 0x0018 [1]. The motor must stand [1].", "It is 0x0018 [1]. The motor must stand [1].", 0, [1]),
     ("It lies at 0x4003 [1]. It is 24 V [2].", "It is 24 V [2].", 1, [2]),
     ("It is 24 volts. [2] Turn the shaft by hand.[3]", "It is 24 volts [2]. Turn the shaft by hand[3].", 0, [2, 3]),
     ("It is 24 volts.\n[2]\nTurn the shaft [3].", "It is 24 volts [2].\nTurn the shaft [3].", 0, [2, 3]),
-    ("Two of them [1, 2] differ. More [1; 3].", "Two of them [1, 2] differ. More [1; 3].", 0, [1, 2, 3]),
+    ("CR2 and the supply [1, 2] differ. The motor [1; 3].", "CR2 and the supply [1, 2] differ. The motor [1; 3].",
+     0, [1, 2, 3]),
+    ("Bananas are yellow [1].", NOT_FOUND, 1, []),
+    ("The motor stood still [1].", "The motor stood still [1].", 0, [1]),
     ("Nothing happens [7]. Nor here [0]. Nor [1, 9].", NOT_FOUND, 3, []),
     # numbers are compared as they are written
     ("It takes 5 A [2].", "It takes 5 A [2].", 0, [2]),
@@ -45,13 +49,21 @@ CASES = [
     ("It is.", NOT_FOUND, 1, []),
     ("", NOT_FOUND, 0, []),
     ("[1]", NOT_FOUND, 1, []),
+    # what answers nothing
+    ("Reset values [1]\nIt is 0x0018 [1].", "It is 0x0018 [1].", 1, [1]),
+    ("Question: What is the reset value [1]? It is 0x0018 [1].", "It is 0x0018 [1].", 1, [1]),
+    ("End each sentence with the number of its passage, like [1]. It is 0x0018 [1].", "It is 0x0018 [1].", 1, [1]),
+    ("What is the reset value of the motor? [1]", NOT_FOUND, 1, []),
+    ("It is 0x0018 [1]. It is 0x0018 [1].", "It is 0x0018 [1].", 1, [1]),
+    # rows of tables
+    ("X3.5 | K2 | closed on alarm [4]\nX3.6 | K2 | open on alarm [4]", "X3.5 | K2 | closed on alarm [4]", 1, [4]),
     ("\u96fb\u6e90\u306f24V\u3067\u3059\u3002[2]", "\u96fb\u6e90\u306f24V\u3067\u3059[2]\u3002", 0, [2]),
 ]  # fmt: skip
 
 
 def kept(pieces: list[str], whole: bool = True) -> tuple[str, Checked]:
     """What was handed on, after checking that the answer is the same."""
-    checked = Checked(PASSAGES)
+    checked = Checked(PASSAGES, "What is the reset value of the motor?")
     text = "".join([*map(checked.push, pieces), checked.finish(whole)])
     assert checked.answer(0.7).text == (text or NOT_FOUND)
     return text or NOT_FOUND, checked
@@ -108,7 +120,7 @@ def test_a_denial_after_an_answer_is_dropped() -> None:
     assert found == "The supply is 24 V [2]." and not checked.denied and checked.dropped == 1
 
 
-@pytest.mark.parametrize("text", ["The relay does not switch [1].", "Do not write it while the motor runs [1]."])
+@pytest.mark.parametrize("text", ["The motor does not stand [1].", "Do not write it while the motor runs [1]."])
 def test_not_is_no_denial(text: str) -> None:
     assert kept([text])[0] == text
 
