@@ -36,6 +36,7 @@ class Ingesting:
         self._job.add_done_callback(lambda job: job.cancelled() or job.exception())  # seen, if nobody asks for it
 
     async def next(self) -> Object | None:
+        """The next report; waits for it."""
         if (early := self._next_report - self._loop.time()) > 0:
             await asyncio.wait([self._job], timeout=early)
         while not self._job.done() and not self._reports:
