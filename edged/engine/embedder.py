@@ -78,7 +78,6 @@ class Embedder:
         self._jobs: set[Job] = set()
         self._closed = False
         self._computing: set[Job] = set()
-        self._at_close: list[Callable[[], None]] = []
         self._counts = dict.fromkeys(
             ("requests_total", "texts_total", "tokens_total", "steps_total", "cancelled_total", "failed_total"), 0
         )
@@ -133,24 +132,12 @@ class Embedder:
         waiting = sum(len(lane.texts) for lane in self._lanes)
         return {**self._counts, "waiting": waiting, "progress": self._runner.program.progress}
 
-    def at_close(self, call: Callable[[], None]) -> None:
-        """Call this once when the embedder closes and computes no more."""
-        self._at_close.append(call)
-
     def close(self) -> None:
         """Fail what waits. Idempotent."""
-        with self._changed:
-            self._closed = True
-            self._changed.notify_all()
-        self._runner.program.stop()
-        if self._runner.machine.waited_for:
-            with self._changed:
-                self._changed.wait_for(lambda: not self._jobs)
-        for lane in self._lanes:
-            self._runner.machine.remove(lane)
-        calls, self._at_close = self._at_close, []
-        for call in calls:
-            call()
+        self._closed = True
+        if not self._runner.machine.waited_for:
+            self._drop_cancelled()
+        self._runner.close(self._lanes, lambda: not self._jobs)
 
     def _interrupt(self) -> None:
         """End the step in progress if nobody wants it any more."""
@@ -320,7 +307,7 @@ def open(config: EngineConfig, model: Model, *, embedding: EmbeddingConfig | Non
             machine.close()
         raise
     if own:
-        embedder.at_close(machine.close)
+        runner.at_close(machine.close)
         machine.start()
     return embedder
 

@@ -122,14 +122,9 @@ class Engine:
         self._events: list[tuple[Sink, Event]] = []  # of the step in progress
         self._computing: tuple[Job, ...] = ()  # the requests in the step in progress
         self._n_requests = 0
-        self._at_close: list[Callable[[], None]] = []
         self._counts = dict.fromkeys(("cancelled_total", "failed_total", "prompt_tokens_total", "tokens_total",
                                       "steps_total", "drafted_tokens_total", "accepted_tokens_total"), 0)  # fmt: skip
         runner.machine.add(self)
-
-    def at_close(self, call: Callable[[], None]) -> None:
-        """Call this once when the engine closes and computes no more, in the order of these calls."""
-        self._at_close.append(call)
 
     # -- from any thread -----------------------------------------------------------------------------------------------
 
@@ -175,20 +170,11 @@ class Engine:
         }
 
     def close(self) -> None:
-        """Cancel everything, end the threads. Idempotent."""
-        with self._changed:
-            self._closed = True
-            self._changed.notify_all()
-        self._runner.program.stop()
-        if self._runner.machine.waited_for:
-            with self._changed:
-                self._changed.wait_for(lambda: not self._jobs)
-        else:
+        """Cancel everything. Idempotent."""
+        self._closed = True
+        if not self._runner.machine.waited_for:
             self.step()
-        self._runner.machine.remove(self)
-        calls, self._at_close = self._at_close, []
-        for call in calls:
-            call()
+        self._runner.close([self], lambda: not self._jobs)
 
     # -- in the engine's thread ----------------------------------------------------------------------------------------
 

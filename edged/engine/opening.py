@@ -47,9 +47,9 @@ def open_engine(config: EngineConfig, model: Model, post: Post | None, thread: b
             machine.close()
         raise
     if config.prompt_cache:
-        engine.at_close(_keep_on_disk(config.prompt_cache, model, machine.library.path, runner.cache))
+        runner.at_close(_keep_on_disk(config.prompt_cache, model, machine.library.path, runner.cache))
     if own:
-        engine.at_close(machine.close)
+        runner.at_close(machine.close)
         if thread:
             machine.start()
     return engine

@@ -6,14 +6,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from edged.engine.batch import Batch, Rows, frequencies
 from edged.engine.kvcache import KVCache
-from edged.engine.machine import Machine
+from edged.engine.machine import Lane, Machine
 from edged.engine.plan import Sizes, make_plan
 from edged.errors import BadModel
 from edged.gguf import Model, memory
@@ -51,11 +51,30 @@ class Runner:
         radians = [frequencies(rope, _factors(model, rope.factors)) for rope in graph.ropes]
         self.batch = Batch(self.sizes, self._plan.rope_tables, radians)
         self.program = Program(machine.workers, self._plan.ops)
+        self._at_close: list[Callable[[], None]] = []
 
     def step(self, decode: Sequence[Rows], prompt: Sequence[Rows]) -> bool:
         """Compute these rows."""
         self.batch.fill(decode, prompt)
         return self.program.step(self.batch.state)
+
+    def at_close(self, call: Callable[[], None]) -> None:
+        """Call this once when nothing is computed any more, in the order of these calls."""
+        self._at_close.append(call)
+
+    def close(self, lanes: Sequence[Lane], drained: Callable[[], bool]) -> None:
+        """Take the lanes off the machine once `drained`, for which the step in progress ends early. Idempotent."""
+        machine = self.machine
+        self.program.stop()
+        with machine.changed:
+            machine.changed.notify_all()
+            if machine.waited_for:
+                machine.changed.wait_for(drained)
+        for lane in lanes:
+            machine.remove(lane)
+        calls, self._at_close = self._at_close, []
+        for call in calls:
+            call()
 
     def rest(self) -> None:
         """Give back what a step works in; nothing outlives it."""
