@@ -120,13 +120,16 @@ def test_shell(tmp_path: Path, models: dict[str, str]) -> None:
 
 def test_manuals(manual: Path, models: dict[str, str]) -> None:
     """The technician's commands, with a store of their own and no daemon."""
-    ((_, code),) = under("Questions about manuals")
+    (_, code), (_, with_sqlite_utils) = under("Questions about manuals")
     variables = {**models, "EDGED_RAG_STORE": str(manual / "m.db"), "EDGED_SERVER_SOCKET": str(manual / "nobody")}
     for line in code.splitlines():
         output = bash(line, manual, **variables)
         assert output, f"{line} printed nothing"
         if "wrong PINs" in line:
             assert '[1] "After five wrong PINs' in output
+    for line in with_sqlite_utils.splitlines():
+        assert bash(line, manual, **variables) or ">" in line, f"{line} printed nothing"
+    assert "E-0x2A" in (manual / "chunks.csv").read_text("utf-8")
 
 
 @contextmanager
