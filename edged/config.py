@@ -95,6 +95,7 @@ class RagConfig:
     )
     least: float = option(0.45, "Confidence below which a question is answered with \"not in the manuals\".", high=1)
     passages: int = option(5, "Chunks that an answer is made of.", low=1, high=50)
+    read: int = option(3, "Chunks that a model words an answer from, unless a request says how many.", low=1, high=50)
     chunk: int = option(200, "Most tokens of a chunk of a document that is ingested.", low=16, high=4096)
     max_document: int = option(64 * 1024 * 1024, "Largest document in bytes that the daemon is sent.", low=1)
 

@@ -21,12 +21,14 @@ def link(code: bytes, path: Path, machine: str, *, soname: str) -> None:
         "-s", "--hash-style=gnu", "-soname", soname, "-o", str(path), str(source),
     ]  # fmt: skip
     failures = []
-    for linker in _linkers():
-        done = subprocess.run([*linker, *options], capture_output=True, text=True)
-        if done.returncode == 0:
-            source.unlink()
-            return
-        failures.append(f"{' '.join(linker)}: {done.stderr.strip()}")
+    try:
+        for linker in _linkers():
+            done = subprocess.run([*linker, *options], capture_output=True, text=True)
+            if done.returncode == 0:
+                return
+            failures.append(f"{' '.join(linker)}: {done.stderr.strip()}")
+    finally:
+        source.unlink()
     raise RuntimeError(f"no linker can make a {machine} library\n" + "\n".join(failures))
 
 

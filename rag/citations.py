@@ -41,6 +41,8 @@ _EDGE = re.compile(rf"(?<=[{_CJK}])(?=[^\W{_CJK}])|(?<=[^\W{_CJK}])(?=[{_CJK}])"
 # a number as it is written; a minus before it belongs to it unless that is a range, or part of a code
 _NUMBER = re.compile(r"(?:(?<!\w)-)?(?<![\w.,])\d+(?:[.,]\d+)*")
 
+ADRIFT = 3  # sentences that nothing bears out, one after the other: small models go round in circles from there on
+LONGEST = 600  # characters without an end of a sentence
 _DENIED = 4  # words of the prompt with which a model is told to deny: not in the passages
 _SOME, _MOST = 1 / 3, 1 / 2
 
@@ -63,12 +65,18 @@ class Checked:
     def __init__(self, passages: Sequence[Passage], question: str = "") -> None:
         self.dropped = 0
         self.denied = False
+        self._adrift = 0  # dropped since the last that was kept
         self._passages = [_Held(passage) for passage in passages]
         self._rest = ""
         self._kept = ""
         self._cited: list[int] = []
         self._prompt = [*words(INSTRUCTION), "question", *words(question)]
         self._idle = {tuple(words(_plain(heading))) for p in passages for heading in p.headings}
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing good is to be expected any more: the model denies, or goes on without being borne out."""
+        return self.denied or self._adrift >= ADRIFT or len(self._rest) > LONGEST
 
     def push(self, text: str) -> str:
         """Take the next piece of the model's text; what can be handed on: whole sentences."""
@@ -132,6 +140,7 @@ class Checked:
             bare = sentence.rstrip(_STOPS)
             return self._keep(claim, [best], f"{bare} [{best}]{sentence[len(bare) :]}")
         self.dropped += 1
+        self._adrift += 1
         return ""
 
     def _answers_nothing(self, claim: _Claim) -> bool:
@@ -139,6 +148,7 @@ class Checked:
             len(claim.words) > _DENIED and contains(self._prompt, claim.words))  # fmt: skip
 
     def _keep(self, claim: _Claim, cited: Sequence[int], sentence: str) -> str:
+        self._adrift = 0
         self._idle.add(tuple(claim.words))
         self._cited += [n for n in dict.fromkeys(cited) if n not in self._cited]
         return sentence

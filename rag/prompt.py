@@ -33,13 +33,14 @@ def chunks(passages: Sequence[Passage]) -> list[Passage]:
     return sorted((part for p in passages for part in p.parts or (p,)), key=lambda part: -part.score)
 
 
-def pack(question: str, passages: Sequence[Passage], render: Callable[[list[Message]], Sequence[int]], room: int
-         ) -> Prompt:
-    """Drop whole passages, last first, until the prompt has at most `room` tokens.
+def pack(question: str, passages: Sequence[Passage], render: Callable[[list[Message]], Sequence[int]], room: int,
+         most: int) -> Prompt:
+    """The first `most` passages, without the last of them until the prompt has at most `room` tokens.
 
     Raises ContextFull if not even the best passage fits.
     """
     fits: Prompt | None = None
+    passages = passages[:most]
     low, high = 1, len(passages)
     n = high
     while low <= high:

@@ -46,12 +46,13 @@ Object = dict[str, Any]
 
 @dataclass(frozen=True)
 class Question:
-    """What is asked, of which documents, and how it is to be answered."""
+    """What is asked, of which documents, and how it is to be answered. `read`: chunks that a model is given."""
 
     text: str
     only: Filter
     mode: str
     passages: int
+    read: int
     least: float
     max_tokens: int | None = None
     deadline: float | None = None
@@ -85,6 +86,7 @@ def read_question(text: str, values: Mapping[str, Any], rag: RagConfig, at: str 
         only=read_filter(values, at),
         mode=mode,
         passages=fields.integer(f"{at}passages", rag.passages, 1, MAX_PASSAGES),
+        read=fields.integer(f"{at}passages", rag.read, 1, MAX_PASSAGES),
         least=fields.number(f"{at}least", rag.least, 0, 1),
         max_tokens=max_tokens,
         deadline=deadline,
@@ -140,9 +142,10 @@ class Asking:
         # clients ask for thousands of tokens; half of the context is for the passages
         room = min(n_ctx - min(tokens, n_ctx // 2), limits.max_prompt_tokens or n_ctx)
         passages = chunks(self.found.bearing)
-        prompt = await self._context.aside(pack, self.question.text, passages, model.chat.render, room)
+        prompt = await self._context.aside(pack, self.question.text, passages, model.chat.render, room,
+                                           self.question.read)
         request = Request(prompt.ids, max_tokens=tokens, sampling=Sampling(temperature=0),
-                          stop_ids=frozenset(model.tokenizer.eog_ids))
+                          stop_ids=frozenset(model.tokenizer.eog_ids), speculate=True)
         deadline = self.question.deadline
         if deadline is not None:
             deadline = max(0.0, deadline - (asyncio.get_running_loop().time() - self._began))
@@ -157,7 +160,7 @@ class Asking:
         from edged.rag.citations import Checked
 
         checked = Checked(self._prompt.used, self.question.text)
-        while not checked.denied and (pieces := await self._generation.next()):
+        while not checked.over and (pieces := await self._generation.next()):
             for piece in pieces:
                 text = checked.push(piece.text)
                 if piece.finish is not None:
@@ -165,7 +168,7 @@ class Asking:
                     self.late, self.cut = piece.late, piece.finish == "length"
                 if text:
                     yield text
-        self.cancel()  # a model that has nothing to say may go on about that
+        self.cancel()  # a model that has nothing to say goes on about that
         choice = self._generation.choices[0]
         self.usage = self._generation.usage() if choice.over else Usage(len(self._prompt.ids), choice.n_tokens)
         self.answer = checked.answer(self.found.confidence)

@@ -164,11 +164,11 @@ class Here:
         rag, manuals = self._config.rag, self._loaded()
         found = manuals.look(question, passages=rag.passages, least=rag.least, only=_filter(options))
         if rag.answer == "generate" and found.bearing:
-            return self._generated(found, show)
+            return self._generated(found, options.get("passages", rag.read), show)
         return answer_of(question, manuals.quote(found), found.passages)
 
-    def _generated(self, found: Evidence, show: Callable[[str], None]) -> Row:
-        """What the model makes of the passages; quotes, if they bear out nothing of it."""
+    def _generated(self, found: Evidence, most: int, show: Callable[[str], None]) -> Row:
+        """What the model makes of the `most` best passages; quotes, if they bear out nothing of it."""
         from edged.cli import generate
         from edged.rag import prompt
         from edged.rag.citations import Checked
@@ -178,7 +178,7 @@ class Here:
         self._close.append(model.close)
         n_ctx = model.engine.info.n_ctx
         limit = min(ANSWER_TOKENS, n_ctx // 4)
-        packed = prompt.pack(found.question, prompt.chunks(found.bearing), model.chat.render, n_ctx - limit)
+        packed = prompt.pack(found.question, prompt.chunks(found.bearing), model.chat.render, n_ctx - limit, most)
         checked = Checked(packed.used)
         wanted = generate.request(model, packed.ids, limit, {"temperature": 0.0})
         usage = generate.stream(model, wanted, (), lambda text: show(checked.push(text)))

@@ -83,14 +83,14 @@ def test_D03_chunks_are_dropped_whole_and_from_the_end(store: Store) -> None:
         return [0] * sum(len(message["content"].split()) for message in messages)
 
     passages = [search(store, embed, q, 1)[0] for q in ("E-0x1F motor", "E-0x20 cable", "CR2", "grease bearings")]
-    whole = prompt.pack("Why?", passages, render, 10_000)
+    whole = prompt.pack("Why?", passages, render, 10_000, 9)
     assert (len(whole.used), whole.dropped) == (4, 0)
     for n in range(1, 5):
         size = len(render(prompt.messages("Why?", passages[:n])))
-        least, less = (prompt.pack("Why?", passages, render, room) for room in (size, size + 1))
+        least, less = (prompt.pack("Why?", passages, render, room, 9) for room in (size, size + 1))
         assert least == less and least.used == tuple(passages[:n]) and least.dropped == 4 - n
     with pytest.raises(ContextFull, match="room for 5"):
-        prompt.pack("Why?", passages, render, 5)
+        prompt.pack("Why?", passages, render, 5, 9)
 
 
 def test_the_prompt_has_the_instruction_first_and_the_question_last(store: Store) -> None:
