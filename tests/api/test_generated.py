@@ -187,7 +187,7 @@ def test_an_error_before_the_first_event_has_a_status_and_a_later_one_an_event()
 
 def test_D03_chunks_that_do_not_fit_are_dropped_from_the_end_and_counted() -> None:
     with holding(says("The reset value is 0x0018 [1].", n_ctx=1024)) as daemon:
-        found = daemon.post("/v1/ask", {**ASK, "max_tokens": 250}).json()
+        found = daemon.post("/v1/ask", {**ASK, "passages": 5, "max_tokens": 250}).json()
         size = len(daemon.engine.requests[-1].prompt)
         assert found["dropped_passages"] == 5 - len(found["passages"]) > 0 and size <= 1024 - 250
         assert "0x0018" in found["passages"][0]["text"] and found["mode"] == "generate"
