@@ -16,6 +16,9 @@ INSTRUCTION = (
     "number of its passage, like [1]. If the passages do not hold the answer, reply: not in the passages."
 )
 
+ANSWER_TOKENS = 256
+"""Of an answer, unless the request says otherwise."""
+
 Message = dict[str, str]
 
 
@@ -26,6 +29,14 @@ class Prompt:
     ids: tuple[int, ...]
     used: tuple[Passage, ...]
     dropped: int
+
+
+def room(n_ctx: int, max_tokens: int | None = None, *, most: int = 0, most_prompt: int = 0) -> tuple[int, int]:
+    """Tokens of the answer, and of the prompt at most, in a context of n_ctx. most, most_prompt: limits; 0: none."""
+    tokens = min(ANSWER_TOKENS, n_ctx // 4) if max_tokens is None else max_tokens
+    tokens = min(tokens, most or tokens)
+    # clients ask for thousands of tokens; half of the context is for the passages
+    return tokens, min(n_ctx - min(tokens, n_ctx // 2), most_prompt or n_ctx)
 
 
 def chunks(passages: Sequence[Passage]) -> list[Passage]:

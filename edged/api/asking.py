@@ -34,9 +34,6 @@ MODES = ("auto", "extract", "generate")
 SMALLEST = 1_000_000_000
 """Parameters of a model that `auto` lets word an answer; smaller ones add more errors than help."""
 
-ANSWER_TOKENS = 256
-"""Of a generated answer, unless the request says otherwise."""
-
 MAX_PASSAGES = 50
 FILTERS = ("collection", "document", "product", "version")
 OPTIONS = (*FILTERS, "answer", "passages", "least")
@@ -134,15 +131,13 @@ class Asking:
 
     async def generate(self, model: LoadedModel) -> None:
         """Have the model begin. Raises ContextFull, Busy, BadTemplate."""
-        from edged.rag.prompt import chunks, pack
+        from edged.rag.prompt import chunks, pack, room
 
-        n_ctx, limits, wanted = model.engine.info.n_ctx, self._context.limits, self.question.max_tokens
-        tokens = min(ANSWER_TOKENS, n_ctx // 4) if wanted is None else wanted
-        tokens = min(tokens, limits.max_tokens or tokens)
-        # clients ask for thousands of tokens; half of the context is for the passages
-        room = min(n_ctx - min(tokens, n_ctx // 2), limits.max_prompt_tokens or n_ctx)
+        limits = self._context.limits
+        tokens, most = room(model.engine.info.n_ctx, self.question.max_tokens, most=limits.max_tokens,
+                            most_prompt=limits.max_prompt_tokens)  # fmt: skip
         passages = chunks(self.found.bearing)
-        prompt = await self._context.aside(pack, self.question.text, passages, model.chat.render, room,
+        prompt = await self._context.aside(pack, self.question.text, passages, model.chat.render, most,
                                            self.question.read)
         request = Request(prompt.ids, max_tokens=tokens, sampling=Sampling(temperature=0),
                           stop_ids=frozenset(model.tokenizer.eog_ids), speculate=True)
