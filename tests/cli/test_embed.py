@@ -55,3 +55,25 @@ def test_f04_a_long_text_is_refused_and_an_encoder_generates_nothing(minilm_path
     captured = capsys.readouterr()
     assert not captured.out
     assert "makes embeddings, no text" in captured.err
+
+
+def test_an_error_names_the_line_or_the_text(minilm_path: Path, monkeypatch: pytest.MonkeyPatch,
+                                             capsys: pytest.CaptureFixture[str]) -> None:
+    """Lines are computed some at a time, but counted from the first."""
+    monkeypatch.setattr("edged.cli.embed.LINES", 2)
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"tea\n" * 3 + b"word " * 600 + b"\n")))
+    assert main.run(["embed", "-m", str(minilm_path)]) == 1
+    captured = capsys.readouterr()
+    assert "line 4 has 602 tokens" in captured.err and len(rows(captured.out)) == 2
+    assert main.run(["embed", "-m", str(minilm_path), "tea", "word " * 600]) == 1
+    assert "text 2 has 602 tokens" in capsys.readouterr().err
+
+
+def test_ends_of_lines_are_no_text(smollm2_path: Path, monkeypatch: pytest.MonkeyPatch,
+                                   capsys: pytest.CaptureFixture[str]) -> None:
+    """The tokenizer of this model keeps blanks."""
+    for lines in (b"tea\nfor two\n", b"tea\r\nfor two"):
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(lines)))
+        assert main.run(["embed", "-m", str(smollm2_path)]) == 0
+    one, two, *same = rows(capsys.readouterr().out)
+    assert same == [one, two]
