@@ -10,9 +10,11 @@ alone and in any batch.
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from queue import SimpleQueue
+from typing import cast
 
 import numpy as np
 
@@ -22,25 +24,29 @@ from edged.engine.batch import Rows
 from edged.engine.machine import INGEST, QUERY, Machine
 from edged.engine.request import EmbedderInfo, Failed, Vectors, VectorSink
 from edged.engine.runner import Runner, Shape
-from edged.errors import BadRequest, Busy, ContextFull, EdgedError, ModelFault, NotReady
+from edged.errors import BadConfig, BadRequest, Busy, ContextFull, EdgedError, ModelFault, NotReady
 from edged.gguf import Model
-from edged.models.blocks import POOLINGS, Graph, Pooling, hidden_states
+from edged.models.blocks import Graph, Pooling, hidden_states
 
 MAX_ROWS = 512  # tokens of a step, or one text of the longest kind
 MAX_TEXTS = 32  # of a step
-BRIEF_ROWS = 128  # tokens of a decoder's step while other work waits
+BRIEF_ROWS = 128  # tokens of a step while other work waits; of an encoder, whole texts, at least one
 DEFAULT_CONTEXT = 2048  # where the model's own is longer
 PIECE = 32  # rows that are summed at a time
 
 Ids = Sequence[int]
 
+log = logging.getLogger(__name__)
+
 
 class Job:
     """A request; also its Handle."""
 
-    def __init__(self, texts: Sequence[Ids], sink: VectorSink, dim: int, interrupt: Callable[[], None]) -> None:
+    def __init__(self, texts: Sequence[Ids], sink: VectorSink, dim: int, background: bool,
+                 interrupt: Callable[[], None]) -> None:
         self.texts = [_Text(self, i, ids, dim) for i, ids in enumerate(texts)]
         self.sink = sink
+        self.background = background
         self.out = np.empty((len(texts), dim), np.float32)
         self.n_left = len(texts)
         self.over = False
@@ -62,6 +68,15 @@ class _Text:
         self.n_fed = 0
         self.slot: int | None = None
         self.total = np.zeros(dim)
+
+    @property
+    def fed(self) -> bool:
+        return self.n_fed == len(self.ids)
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing more is to be computed for it."""
+        return self.fed or self.job.over
 
 
 class Embedder:
@@ -102,15 +117,16 @@ class Embedder:
     def submit(self, texts: Sequence[Ids], sink: VectorSink, *, background: bool = False) -> Job:
         """See `EmbedderLike`."""
         self.check(texts)
-        job = Job(texts, sink, self.info.dim, self._interrupt)
+        job = Job(texts, sink, self.info.dim, background, self._interrupt)
         if not texts:
             sink(Vectors(job.out))
             return job
         with self._changed:
             if self._closed:
                 raise NotReady("the embedder is closed")
-            if len(self._jobs) >= self._most:
-                raise Busy(f"{len(self._jobs)} requests for vectors are running or waiting, as many as are allowed",
+            n_jobs = sum(each.background is background for each in self._jobs)
+            if n_jobs >= self._most:
+                raise Busy(f"{n_jobs} requests for vectors are running or waiting, as many as are allowed",
                            hint="try again later, or raise engine.queue")
             self._jobs.add(job)
             self._counts["requests_total"] += 1
@@ -129,7 +145,8 @@ class Embedder:
 
     def stats(self) -> dict[str, float]:
         """Counters (`_total`) and gauges. `waiting`: texts."""
-        waiting = sum(len(lane.texts) for lane in self._lanes)
+        with self._changed:
+            waiting = sum(job.n_left for job in self._jobs)
         return {**self._counts, "waiting": waiting, "progress": self._runner.program.progress}
 
     def close(self) -> None:
@@ -137,7 +154,7 @@ class Embedder:
         self._closed = True
         if not self._runner.machine.waited_for:
             self._drop_cancelled()
-        self._runner.close(self._lanes, lambda: not self._jobs)
+        self._runner.close(self._lanes, lambda: not self._jobs and not self._computing)
 
     def _interrupt(self) -> None:
         """End the step in progress if nobody wants it any more."""
@@ -149,30 +166,20 @@ class Embedder:
 
     # -- in the engine's thread ----------------------------------------------------------------------------------------
 
-    def _step(self, texts: deque[_Text], brief: bool) -> None:
-        """Compute the first of these texts, as many as a step takes."""
+    def _step(self, lane: _Lane, brief: bool) -> None:
+        """Compute the lane's first texts, as many as a step takes."""
         self._drop_cancelled()
-        chosen: list[_Text] = []
-        rows: list[Rows] = []
-        room = BRIEF_ROWS if brief else self._runner.sizes.max_prompt
-        for text in texts:
-            n = len(text.ids) - text.n_fed
-            if not self._whole and n > room:
-                n = room // PIECE * PIECE
-            if not n or (n > room and chosen) or not self._extend(text, n):
-                break
-            chosen.append(text)
-            rows.append(Rows(text.ids[text.n_fed : text.n_fed + n], text.n_fed, text.slot or 0, 0))
-            room -= n
-            if room <= 0 or len(chosen) == MAX_TEXTS or (brief and self._whole):
-                break
+        with self._changed:
+            chosen, rows = self._choose(lane, BRIEF_ROWS if brief else self._runner.sizes.max_prompt)
+            self._computing = {text.job for text in chosen}
         if not chosen:
             return
-        with self._changed:
-            self._computing = {text.job for text in chosen}
-        completed = self._runner.step([], rows)
-        with self._changed:
-            self._computing = set()
+        try:
+            completed = self._runner.step([], rows)
+        finally:
+            with self._changed:
+                self._computing = set()
+                self._changed.notify_all()
         if not completed:
             return  # what is still wanted is computed anew
         self._counts["steps_total"] += 1
@@ -182,9 +189,30 @@ class Embedder:
             self._add(text, self._runner.logits[start : start + n, : self.info.dim])
             self._counts["tokens_total"] += n
             start += n
-            if text.n_fed == len(text.ids):
-                texts.remove(text)
+            if text.fed:
                 self._finish(text)
+        with self._changed:
+            lane.forget()
+
+    def _choose(self, lane: _Lane, room: int) -> tuple[list[_Text], list[Rows]]:
+        """The texts of the next step, and of each the tokens that are fed: at most `room`, or one whole text."""
+        chosen: list[_Text] = []
+        rows: list[Rows] = []
+        lane.forget()
+        for text in lane.texts:
+            if text.over:
+                continue
+            n = len(text.ids) - text.n_fed
+            if not self._whole and n > room:
+                n = room // PIECE * PIECE
+            if not n or (n > room and chosen) or not self._extend(text, n):
+                break
+            chosen.append(text)
+            rows.append(Rows(text.ids[text.n_fed : text.n_fed + n], text.n_fed, text.slot or 0, 0))
+            room -= n
+            if room <= 0 or len(chosen) == MAX_TEXTS:
+                break
+        return chosen, rows
 
     def _extend(self, text: _Text, n: int) -> bool:
         """Room in the cache for the next n tokens."""
@@ -206,10 +234,10 @@ class Embedder:
 
     def _finish(self, text: _Text) -> None:
         """All of the text is computed. A vector that is none fails its request alone."""
-        self._close_slot(text)
         job = text.job
         if job.over:
             return
+        self._close_slot(text)
         with np.errstate(all="ignore"):
             length = float(np.sqrt(text.total @ text.total))
             job.out[text.index] = text.total / (length or 1.0)
@@ -223,16 +251,15 @@ class Embedder:
             self._end(job, Vectors(job.out))
 
     def _end(self, job: Job, event: Vectors | Failed) -> None:
-        """Tell the job's sink, and forget what is left of it."""
-        job.over = True
+        """Tell the job's sink, and forget what is left of it. The lanes pass over its texts from now on."""
         with self._changed:
-            for lane in self._lanes:
-                left = [text for text in lane.texts if text.job is job]
-                for text in left:
-                    self._close_slot(text)
-                if left:
-                    lane.texts = deque(text for text in lane.texts if text.job is not job)
-        job.sink(event)
+            job.over = True
+        for text in job.texts:
+            self._close_slot(text)
+        try:
+            job.sink(event)
+        except Exception:  # one reader's fault is nobody else's
+            log.exception("vectors could not be handed over")
         with self._changed:
             self._jobs.discard(job)
             self._changed.notify_all()
@@ -251,11 +278,9 @@ class Embedder:
             self._end(job, Failed(NotReady(why)))
 
     def _fail(self, error: Exception) -> None:
-        import logging
-
-        logging.getLogger(__name__).exception("a step failed")
-        self._computing = set()
-        for job in list(self._jobs):
+        with self._changed:
+            jobs = list(self._jobs)
+        for job in jobs:
             self._counts["failed_total"] += 1
             self._end(job, Failed(EdgedError(f"a step of the embedder failed: {error!r}")))
 
@@ -268,11 +293,17 @@ class _Lane:
         self.texts: deque[_Text] = deque()
         self._embedder = embedder
 
+    def forget(self) -> None:
+        """Let go what is over at the front; what is over behind it is passed over until it gets there."""
+        while self.texts and self.texts[0].over:
+            self.texts.popleft()
+
     def ready(self) -> bool:
+        self.forget()
         return bool(self.texts)
 
     def step(self, brief: bool = False) -> None:
-        self._embedder._step(self.texts, brief)
+        self._embedder._step(self, brief)
 
     def fail(self, error: Exception) -> None:
         self._embedder._fail(error)
@@ -285,13 +316,16 @@ def open(config: EngineConfig, model: Model, *, embedding: EmbeddingConfig | Non
          machine: Machine | None = None) -> Embedder:
     """For an open model, which must stay open as long.
 
-    machine: to share with other models; its owner starts and closes it. Raises BadModel, BadKernels or LimitTooLow.
+    machine: to share with other models; its owner starts and closes it. Raises BadConfig, BadModel, BadKernels or
+    LimitTooLow.
     """
     embedding = embedding or EmbeddingConfig()
     graph = _graph(embedding, model)
     assert graph.pooling is not None
     whole = graph.bidirectional
-    n_ctx = min(embedding.context or DEFAULT_CONTEXT, graph.n_ctx_train)
+    if embedding.context > graph.n_ctx_train:
+        raise BadConfig(f"embedding.context is {embedding.context}, but {model.name} takes {graph.n_ctx_train} tokens")
+    n_ctx = embedding.context or min(graph.n_ctx_train, DEFAULT_CONTEXT)
     rows = max(MAX_ROWS, n_ctx) if whole else MAX_ROWS
     own = machine is None
     machine = machine or Machine(config)
@@ -315,12 +349,9 @@ def open(config: EngineConfig, model: Model, *, embedding: EmbeddingConfig | Non
 def _graph(config: EmbeddingConfig, model: Model) -> Graph:
     """The graph whose output is pooled, with its pooling."""
     graph = models.graph(model.meta, model.tensors)
-    pooling = next((each for each in POOLINGS.values() if each == config.pooling), None)
-    pooling = pooling or graph.pooling or models.pooling(model.meta)
+    asked = cast("Pooling | None", config.pooling or None)  # one of its choices
+    pooling = asked or graph.pooling or models.pooling(model.meta)
     if pooling is None:
-        import logging
-
         pooling = "mean"
-        logging.getLogger(__name__).warning("%s does not say how its vectors are pooled: embedding.pooling is mean",
-                                            model.name)  # fmt: skip
+        log.warning("%s does not say how its vectors are pooled: embedding.pooling is mean", model.name)
     return hidden_states(graph, pooling)

@@ -214,9 +214,6 @@ class Engine:
 
     def fail(self, error: Exception) -> None:
         """A fault of edged's own: nobody may be left waiting."""
-        import logging
-
-        logging.getLogger(__name__).exception("a step failed")
         failed = Failed(EdgedError(f"a step of the engine failed: {error!r}"))
         events: list[tuple[Sink, Event]] = []
         self._computing = ()

@@ -6,9 +6,9 @@ time.
     machine.start()
     machine.close()             # after the models
 
-A lane is one kind of work of one model. A turn gives each lane that has work one step, in the order of `rank`; so no
-step waits for more than one step of each other lane. A background lane moreover takes no more than SHARE of the time
-while another has work.
+A lane is one kind of work of one model. A turn gives each lane that has work one step, in order, so no step waits for
+more than one step of each other lane. While others have work a lane's steps are brief and take no more than its share
+of the time.
 """
 
 from __future__ import annotations
@@ -25,13 +25,12 @@ from edged.kernels import load
 from edged.kernels.program import Workers
 
 SWITCH_INTERVAL = 2e-4  # seconds; at the default of 5 ms a busy Python thread holds up each of a step's returns
-SHARE = 0.2  # of the time, for work that nobody waits for, while there is other
-
 GENERATE, QUERY, INGEST = range(3)  # ranks
+SHARES = (1.0, 0.5, 0.2)  # of the time, by rank: what generates waits for nobody, nobody waits for an ingest
 
 
 class Lane(Protocol):
-    """rank: its place in a turn; lanes from INGEST on are in the background."""
+    """rank: its place in a turn."""
 
     rank: int
 
@@ -39,7 +38,7 @@ class Lane(Protocol):
         """Whether there is something to compute. Called under `Machine.changed`."""
 
     def step(self, brief: bool = False) -> object:
-        """Compute one step, called in the engine's thread. brief: a short one, other work waits."""
+        """Compute one step, called in the engine's thread. brief: a short one, other lanes wait."""
 
     def fail(self, error: Exception) -> None:
         """`step` raised this, a fault of edged's own: leave nobody waiting."""
@@ -61,11 +60,14 @@ class Machine:
         self._weights = self._kv = 0
         self._lanes: list[Lane] = []
         self._closed = False
-        self._debt = 0.0  # seconds that other work is owed for what background work took
+        self._owing: dict[Lane, float] = {}  # seconds of other lanes' work before it is a lane's turn again
         self._thread: threading.Thread | None = None
 
     def weigh(self, weights: int, kv: int) -> None:
-        """Count a model in. Raises LimitTooLow if it does not fit the free memory beside those counted before."""
+        """Count a model in, by the bytes that it does not hold in memory yet.
+
+        Raises LimitTooLow if it does not fit the free memory beside those counted before.
+        """
         room.check(self._weights + weights, self._kv + kv, self._memory_check)
         self._weights, self._kv = self._weights + weights, self._kv + kv
 
@@ -75,7 +77,7 @@ class Machine:
             self._lanes = sorted([*self._lanes, lane], key=lambda each: each.rank)
 
     def remove(self, lane: Lane) -> None:
-        """Forget a lane. It may be stepped once more if its step has begun."""
+        """Forget a lane. It may be stepped once more."""
         with self.changed:
             self._lanes = [each for each in self._lanes if each is not lane]
 
@@ -104,27 +106,31 @@ class Machine:
             with self.changed:
                 ready = [lane for lane in self._lanes if lane.ready()]
                 if not ready:
-                    self._debt = 0.0
+                    self._owing.clear()
                     for lane in self._lanes:
                         lane.rest()
                     self.changed.wait_for(lambda: self._closed or any(lane.ready() for lane in self._lanes))
                     if self._closed:
                         return
                     continue
-            for lane in ready:
-                self._step(lane, alone=len(ready) == 1)
+            for lane in [lane for lane in ready if self._owing.get(lane, 0.0) <= 0] or ready[:1]:
+                self._step(lane, brief=len(ready) > 1)
 
-    def _step(self, lane: Lane, alone: bool) -> None:
-        background = lane.rank >= INGEST
-        if background and not alone and self._debt > 0:
-            return
+    def _step(self, lane: Lane, brief: bool) -> None:
         began = perf_counter()
         try:
-            lane.step(brief=background and not alone)
+            lane.step(brief=brief)
         except Exception as error:
-            lane.fail(error)
+            import logging  # only now: not needed for a first token
+
+            log = logging.getLogger(__name__)
+            log.exception("a step failed")
+            try:
+                lane.fail(error)
+            except Exception:
+                log.exception("those who wait for it could not be told")
         took = perf_counter() - began
-        if background:
-            self._debt = 0.0 if alone else took * (1 - SHARE) / SHARE
-        else:
-            self._debt -= took
+        for other in self._owing:
+            self._owing[other] -= took
+        share = SHARES[lane.rank]
+        self._owing[lane] = took * (1 - share) / share

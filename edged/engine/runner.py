@@ -45,7 +45,7 @@ class Runner:
         self.sizes = Sizes(shape.max_decode, -(-shape.max_prompt // 32) * 32, shape.n_ctx, machine.library.lanes)
         most = max(self.sizes.max_prompt, self.sizes.max_decode)
         self.cache = KVCache(graph.groups, shape.n_ctx, shape.n_slots, shape.n_tokens, most, shape.keep)
-        machine.weigh(model.size, self.cache.n_bytes)
+        machine.weigh(model.size - model.locked, self.cache.n_bytes)
         self._plan = make_plan(graph, model.tensors, self.cache, self.sizes)
         self.logits = self._plan.logits
         radians = [frequencies(rope, _factors(model, rope.factors)) for rope in graph.ropes]

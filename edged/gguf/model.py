@@ -28,7 +28,7 @@ class Model:
 
     Attributes: `path`; `meta`, values by key (numbers, bool, str; numeric arrays as numpy arrays and string arrays as
     StringArray, both over the map); `tensors` by name; `parts`, the mapped files (one unless the model is split);
-    `headers`, one per part.
+    `headers`, one per part; `locked`, bytes that `lock` holds in memory.
 
     The addresses of `tensors` are good until `close`: whoever computes with them stops first. Arrays taken from `meta`
     or `tensor_bytes` stay good for as long as they live.
@@ -40,6 +40,7 @@ class Model:
         self.headers = headers
         self.meta: Mapping[str, Value] = headers[0].meta
         self.tensors: dict[str, TensorInfo] = {}
+        self.locked = 0
         for header in headers:
             self.tensors.update(header.tensors)
 
@@ -109,7 +110,8 @@ class Model:
         else:
             ranges = [(part.address, part.address + part.size) for part in self.parts]
         try:
-            return memory.lock(ranges)
+            self.locked = min(memory.lock(ranges), self.size)
+            return self.locked
         except LimitTooLow as e:
             if mode == "required":
                 raise

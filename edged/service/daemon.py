@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 
 from edged.api.context import Health, Loaded, LoadedEmbedder, LoadedModel
 from edged.config import Config
-from edged.engine.request import Done, Event, Failed, Request, Sampling, Sink
+from edged.engine.request import Done, Event, Failed, Request, Sampling, Sink, Vectors
 from edged.errors import EdgedError, ModelChanged, NotFound, NotReady
 from edged.service.care import Care
 from edged.service.http_server import HttpServer
@@ -195,7 +195,7 @@ class Daemon:
             if loaded.model is not None:
                 self_test(loaded.model)
             if loaded.embedder is not None:
-                loaded.embedder.engine.embed([loaded.embedder.encode("Hello")])
+                self_test_vectors(loaded.embedder)
         except BaseException:
             loaded.close()
             raise
@@ -316,15 +316,26 @@ def self_test(model: LoadedModel) -> None:
         log.warning("chat will be refused: %s", error)
         prompt = (model.tokenizer.bos_id or 0,)
     model.engine.submit(Request(prompt, max_tokens=1, sampling=Sampling(temperature=0)), events.put)
-    while True:
-        try:
-            event = events.get(timeout=SELF_TEST_PATIENCE)
-        except Empty:
-            raise EdgedError(f"the self-test gave no token within {SELF_TEST_PATIENCE:.0f} seconds") from None
-        if isinstance(event, Failed):
-            raise event.error
-        if isinstance(event, Done):
-            return
+    while not isinstance(_next(events, "token"), Done):
+        pass
+
+
+def self_test_vectors(embedder: LoadedEmbedder) -> None:
+    """Raise unless the embedding model gives one vector."""
+    events: SimpleQueue[Vectors | Failed] = SimpleQueue()
+    embedder.engine.submit([embedder.encode("Hello")], events.put)
+    _next(events, "vector")
+
+
+def _next(events: SimpleQueue[Any], what: str) -> Any:
+    """The next event. Raises the error of a failed request, and EdgedError if none comes."""
+    try:
+        event = events.get(timeout=SELF_TEST_PATIENCE)
+    except Empty:
+        raise EdgedError(f"the self-test gave no {what} within {SELF_TEST_PATIENCE:.0f} seconds") from None
+    if isinstance(event, Failed):
+        raise event.error
+    return event
 
 
 def _deliver(batch: list[tuple[Sink, Event]]) -> None:

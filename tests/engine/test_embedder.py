@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import queue
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,10 +16,12 @@ from edged import engine, gguf, tokenizers
 from edged.config import EmbeddingConfig, EngineConfig
 from edged.engine import embedder
 from edged.engine.batch import Rows
-from edged.engine.embedder import Embedder
+from edged.engine.embedder import MAX_TEXTS, Embedder
+from edged.engine.machine import Machine
 from edged.engine.request import Failed, Vectors
-from edged.errors import BadModel, BadRequest, ContextFull, EdgedError, NotReady
+from edged.errors import BadConfig, BadModel, BadRequest, Busy, ContextFull, EdgedError, NotReady
 from tests import reference, tiny
+from tests.engine.test_machine import until
 
 GOLDEN = json.loads((Path(__file__).parent.parent / "golden" / "minilm_dev.json").read_text())
 LENGTHS = (1, 2, 15, 16, 17, 31, 32, 33, 200, 255, 256, 257, 511, 512)  # around tiles, cache blocks and partitions
@@ -190,3 +193,137 @@ def test_a_fault_of_edged_itself_leaves_nobody_waiting(tmp_path: Path) -> None:
             made.embed([[1]])
         made._runner.step = run  # type: ignore[method-assign]
         assert made.embed([[1]]).shape == (1, made.info.dim)
+
+
+# -- several requests in one lane --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("background", [False, True])
+def test_one_that_is_cancelled_does_not_stop_its_neighbours(tmp_path: Path, background: bool) -> None:
+    """More texts than a step takes, on both sides of the one that leaves; then every slot and block is free."""
+    with opened(tiny.write(tmp_path / "m.gguf", "bert")) as made:
+        came: queue.SimpleQueue[Vectors | Failed] = queue.SimpleQueue()
+        gone: queue.SimpleQueue[Vectors | Failed] = queue.SimpleQueue()
+        with made._changed:
+            made.submit([[1, 2]] * 70, came.put, background=background)
+            leaving = made.submit([[3]] * 70, gone.put, background=background)
+            made.submit([[4]] * 70, came.put, background=background)
+        leaving.cancel()
+        assert isinstance(gone.get(timeout=10), Failed)
+        for _ in range(2):
+            assert isinstance(came.get(timeout=10), Vectors)
+        assert made.embed([[5]]).shape == (1, made.info.dim)
+        assert made._runner.cache.used_bytes == 0
+
+
+def test_f02_a_failed_text_does_not_stop_a_long_neighbour(tmp_path: Path) -> None:
+    with opened(tiny.write(tmp_path / "m.gguf", "bert")) as made:
+        run = made._runner.step
+
+        def broken(decode: list[Rows], prompt: list[Rows]) -> bool:
+            done = run(decode, prompt)
+            start = 0
+            for rows in prompt:
+                if rows.tokens == [7, 7, 7]:
+                    made._runner.logits[start] = np.nan
+                start += len(rows.tokens)
+            return done
+
+        made._runner.step = broken  # type: ignore[method-assign]
+        came: queue.SimpleQueue[Vectors | Failed] = queue.SimpleQueue()
+        with made._changed:
+            made.submit([[7, 7, 7], *[[1]] * 50], came.put)
+            made.submit([[1, 2]] * 100, came.put)
+        assert {type(came.get(timeout=10)) for _ in range(2)} == {Vectors, Failed}
+        assert made.embed([[5]]).shape == (1, made.info.dim)
+
+
+def test_many_threads_at_once(tmp_path: Path) -> None:
+    with opened(tiny.write(tmp_path / "m.gguf", "bert"), threads=1) as made:
+        wanted = made.embed([[1, 2, 3]]).tobytes()
+        wrong: list[object] = []
+
+        def ask() -> None:
+            try:
+                wrong.extend(vectors for _ in range(150) if (vectors := made.embed([[1, 2, 3]]).tobytes()) != wanted)
+            except EdgedError as error:
+                wrong.append(error)
+
+        threads = [threading.Thread(target=ask) for _ in range(6)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert not wrong
+
+
+def test_a_text_of_several_steps_that_is_cancelled_gives_all_back(tmp_path: Path) -> None:
+    with opened(tiny.write(tmp_path / "m.gguf", "llama", n_ctx=2048), pooling="mean") as made:
+        n_free = made._runner.cache.n_free
+        for i in range(60):
+            came: queue.SimpleQueue[Vectors | Failed] = queue.SimpleQueue()
+            job = made.submit([[1] * 2000, [2] * 2000], came.put, background=bool(i % 2))
+            threading.Event().wait(0.001 * (i % 7))
+            job.cancel()
+            came.get(timeout=10)
+        assert made.embed([[1]]).shape == (1, made.info.dim)
+        assert made._runner.cache.n_free == n_free
+        assert len(made._runner.cache._free_slots) == MAX_TEXTS + 1
+
+
+def test_nothing_is_computed_once_it_is_closed(tmp_path: Path) -> None:
+    """However full its queues were: the weights may be gone."""
+    path = tiny.write(tmp_path / "m.gguf", "bert")
+    with gguf.open(path) as model:
+        machine = Machine(EngineConfig(threads=1))
+        made = embedder.open(EngineConfig(), model, machine=machine)
+        machine.start()
+        run, steps = made._runner.step, [0]
+
+        def counted(decode: list[Rows], prompt: list[Rows]) -> bool:
+            try:
+                return run(decode, prompt)
+            finally:
+                steps[0] += 1
+
+        made._runner.step = counted  # type: ignore[method-assign]
+        came: queue.SimpleQueue[Vectors | Failed] = queue.SimpleQueue()
+        for background in (False, True):
+            for _ in range(5):
+                made.submit([[1] * 100] * 50, came.put, background=background)
+        until(lambda: steps[0] > 1)
+        made.close()
+        before = steps[0]
+        assert [type(came.get(timeout=10)) for _ in range(10)]
+        threading.Event().wait(0.05)
+        assert steps[0] == before
+        machine.close()
+
+
+def test_a_sink_that_fails_is_its_own_fault(tmp_path: Path) -> None:
+    with opened(tiny.write(tmp_path / "m.gguf", "bert")) as made:
+        came: queue.SimpleQueue[Vectors | Failed] = queue.SimpleQueue()
+        with made._changed:
+            made.submit([[1]], lambda event: 1 / 0)  # type: ignore[arg-type, return-value]
+            made.submit([[1]], came.put)
+        assert isinstance(came.get(timeout=10), Vectors)
+        assert made.embed([[1]]).shape == (1, made.info.dim)
+
+
+def test_a_context_beyond_the_models_own_is_refused(tmp_path: Path) -> None:
+    path = tiny.write(tmp_path / "m.gguf", "bert", n_ctx=64)
+    with pytest.raises(BadConfig, match=r"embedding\.context is 65, .* takes 64"), opened(path, context=65):
+        pass
+    with opened(path, context=32) as made:
+        assert made.info.n_ctx == 32
+
+
+def test_what_fills_the_background_does_not_keep_a_question_out(tmp_path: Path) -> None:
+    with opened(tiny.write(tmp_path / "m.gguf", "bert"), queue=0) as made:
+        came: queue.SimpleQueue[Vectors | Failed] = queue.SimpleQueue()
+        with made._changed:
+            made.submit([[1] * 100] * 50, came.put, background=True)
+            with pytest.raises(Busy):
+                made.submit([[1]], came.put, background=True)
+            made.submit([[1]], came.put)
+        assert all(isinstance(came.get(timeout=10), Vectors) for _ in range(2))

@@ -15,7 +15,7 @@ from edged import engine, gguf
 from edged.config import EngineConfig
 from edged.engine import embedder, room
 from edged.engine.engine import Engine
-from edged.engine.machine import GENERATE, INGEST, QUERY, SHARE, Machine
+from edged.engine.machine import GENERATE, INGEST, QUERY, SHARES, Machine
 from edged.engine.request import Done, Event, Request, Sampling
 from edged.errors import LimitTooLow
 from tests import tiny
@@ -88,25 +88,26 @@ def test_each_in_its_turn(machine: Machine) -> None:
         lane.n = 3
     run(machine, *lanes)
     assert log[:3] == [GENERATE, QUERY, INGEST]
-    assert log.count(INGEST) == log.count(GENERATE) == 3
+    assert all(log.count(rank) == 3 for rank in (GENERATE, QUERY, INGEST))
 
 
-def test_background_work_takes_its_share_and_no_more(machine: Machine) -> None:
-    """While the other goes on; between two of its steps the other has at least one, and its steps are brief."""
+@pytest.mark.parametrize("rank", [QUERY, INGEST])
+def test_vectors_take_their_share_and_no_more(machine: Machine, rank: int) -> None:
+    """While a model generates; between two of their steps it has at least one, and theirs are brief."""
     log: list[int] = []
-    ingest, generate = Lane(machine, INGEST, log, 0.002), Lane(machine, GENERATE, log, 0.001)
-    ingest.n, generate.n = 1000, 200
+    vectors, generate = Lane(machine, rank, log, 0.002), Lane(machine, GENERATE, log, 0.001)
+    vectors.n, generate.n = 1000, 200
     machine.start()
     until(lambda: not generate.n)
     with machine.changed:
-        before, brief, ingest.n = log.count(INGEST), list(ingest.brief), 0
+        vectors.n = 0
     machine.close()
     together = "".join(map(str, log))
     together = together[: together.rindex(str(GENERATE))]
-    assert str(INGEST) * 2 not in together
-    spent = 0.002 * together.count(str(INGEST)) / (0.001 * 200 + 0.002 * together.count(str(INGEST)))
-    assert SHARE / 2 < spent < 2 * SHARE
-    assert before and all(brief[: together.count(str(INGEST))])
+    assert str(rank) * 2 not in together
+    spent = 0.002 * together.count(str(rank))
+    assert SHARES[rank] / 2 < spent / (spent + 0.001 * 200) < 1.5 * SHARES[rank]
+    assert all(vectors.brief[: together.count(str(rank))])
 
 
 def test_background_work_alone_takes_all(machine: Machine) -> None:
@@ -115,6 +116,25 @@ def test_background_work_alone_takes_all(machine: Machine) -> None:
     lane.n = 50
     run(machine, lane)
     assert log == [INGEST] * 50 and not any(lane.brief)
+
+
+def test_lanes_that_all_owe_time_do_not_stand_still(machine: Machine) -> None:
+    log: list[int] = []
+    lanes = [Lane(machine, rank, log, 0.001) for rank in (QUERY, INGEST)]
+    for lane in lanes:
+        lane.n = 40
+    run(machine, *lanes)
+    assert log.count(QUERY) == log.count(INGEST) == 40
+    assert log[:60].count(QUERY) > log[:60].count(INGEST)
+
+
+def test_a_fault_while_a_fault_is_told_ends_nothing(machine: Machine) -> None:
+    log: list[int] = []
+    broken, fine = Lane(machine, QUERY, log, -1.0), Lane(machine, GENERATE, log)
+    broken.fail = lambda error: 1 / 0  # type: ignore[method-assign, assignment, return-value]
+    broken.n = fine.n = 3
+    run(machine, broken, fine)
+    assert log.count(GENERATE) == 3
 
 
 def test_a_fault_of_one_lane_is_its_own(machine: Machine) -> None:
@@ -140,6 +160,7 @@ def test_models_are_weighed_together(machine: Machine, monkeypatch: pytest.Monke
     machine.weigh(120_000_000, 10_000_000)
     with pytest.raises(LimitTooLow, match=r"weights 240, KV cache 20, .* 300 MB are free"):
         machine.weigh(120_000_000, 10_000_000)
+    machine.weigh(0, 10_000_000)  # one whose weights are locked: they are not free any more
     machine.close()
 
 
