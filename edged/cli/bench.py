@@ -50,7 +50,7 @@ def _measure(model: LoadedModel, n_prompt: int, n_gen: int, repetitions: int) ->
     for run in range(repetitions + 1):
         prompt = [chance.randrange(model.tokenizer.n_vocab) for _ in range(n_prompt)]
         wanted = generate.request(model, prompt, n_gen + decode, GREEDY, ignore_eos=True)
-        usage = generate.stream(model, wanted, (), lambda text: None)
+        usage = generate.stream(model, wanted, (), lambda text: None).usage
         if run:  # the first warms up
             drafted, accepted = drafted + usage.drafted_tokens, accepted + usage.accepted_tokens
             rates.append(n_gen / usage.decode_s if decode else n_prompt / usage.prefill_s)

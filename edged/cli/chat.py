@@ -49,7 +49,7 @@ def command(config: Config, socket: str, system: str, tokens: int, verbose: bool
 
     def answer(messages: list[dict[str, str]], show: Callable[[str], None]) -> None:
         wanted = generate.request(model, model.chat.render(messages), tokens, sampling)
-        usage = generate.stream(model, wanted, (), show)
+        usage = generate.stream(model, wanted, (), show).usage
         if verbose:
             click.echo(f"\n{generate.figures(usage)}", err=True, nl=False)
 

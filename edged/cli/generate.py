@@ -13,12 +13,13 @@ from edged.service import loader
 
 if TYPE_CHECKING:
     from edged.config import Config
+    from edged.engine.machine import Machine
     from edged.service.loader import LoadedModel
 
 
-def load(config: Config) -> LoadedModel:
+def load(config: Config, machine: Machine | None = None) -> LoadedModel:
     """The model, with what the start has made put out of the garbage collector's sight."""
-    model = loader.load(config)
+    model = loader.load(config, machine=machine)
     if not gc.isenabled():  # see main
         gc.freeze()
         gc.enable()
@@ -40,27 +41,32 @@ def request(model: LoadedModel, prompt: Sequence[int], max_tokens: int | None, s
     return Request(tuple(prompt), limit, Sampling(**sampling), stops)
 
 
-def stream(model: LoadedModel, wanted: Request, stops: Sequence[str], write: Callable[[str], None]) -> Usage:
-    """Call `write` with each piece of the answer as it comes; what it took. Raises the error of a failed request.
+def stream(model: LoadedModel, wanted: Request, stops: Sequence[str], write: Callable[[str], None],
+           over: Callable[[], bool] = lambda: False) -> Done:
+    """Call `write` with each piece of the answer as it comes; how it ended. Raises the error of a failed request.
 
-    An exception, KeyboardInterrupt too, cancels the request.
+    `over` is asked after each piece whether that is enough: what is not written yet is left out then. An exception,
+    KeyboardInterrupt too, cancels the request.
     """
     events: SimpleQueue[Event] = SimpleQueue()
     text = model.tokenizer.stream(stops)
     handle = model.engine.submit(wanted, events.put)
+    enough = False
     try:
         while True:
             event = events.get()
             if isinstance(event, Token):
-                if not (event.stop or text.stopped):
+                if not (event.stop or text.stopped or enough):
                     write(text.push(event.id))
-                    if text.stopped:
+                    enough = over()
+                    if enough or text.stopped:
                         handle.cancel()
             elif isinstance(event, Failed):
                 raise event.error
             elif isinstance(event, Done):
-                write(text.finish())
-                return event.usage
+                if not enough:
+                    write(text.finish())
+                return event
     except BaseException:
         handle.cancel()
         raise

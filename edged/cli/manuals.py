@@ -1,6 +1,6 @@
 """The manuals as commands see them: `Through` the daemon, or opened `Here`, by this process.
 
-Both speak the daemon's JSON (README.md, "For the program that asks"), so a command does not know which it has.
+Both speak the daemon's JSON (README.md, "Questions from a program"), so a command does not know which it has.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from edged.errors import EdgedError
 
 if TYPE_CHECKING:
     from edged.config import Config
+    from edged.engine.machine import Machine
     from edged.rag.answer import Evidence
     from edged.rag.manuals import Manuals as OpenManuals
     from edged.rag.store import Filter
 
 Row = dict[str, Any]
 Progress = Callable[[int, int], None]
-ANSWER_TOKENS = 256  # of an answer that a model words
 NOTHING = 4  # exit status: the question was understood, the manuals hold nothing about it
 # a document that the daemon refuses, not an ingest that cannot go on
 _OF_DOCUMENT = frozenset(("bad_document", "bad_request", "bad_http"))
@@ -135,6 +135,7 @@ class Here:
         self._config = config
         self._file = manuals_file(config.rag.store)
         self._open: OpenManuals | None = None
+        self._machine: Machine | None = None  # of both models
         self._close: list[Callable[[], None]] = []
         self.where = str(self._file)
 
@@ -160,8 +161,12 @@ class Here:
 
     def ask(self, question: str, options: Row, show: Callable[[str], None]) -> Row:
         from edged.rag.reply import answer_of
+        from edged.store.folder import find
 
-        rag, manuals = self._config.rag, self._loaded()
+        rag = self._config.rag
+        if rag.answer == "generate":
+            find(self._config.model.path)  # a missing file is told before anything is loaded
+        manuals = self._loaded()
         found = manuals.look(question, passages=rag.passages, least=rag.least, only=_filter(options))
         if rag.answer == "generate" and found.bearing:
             return self._generated(found, options.get("passages", rag.read), show)
@@ -174,15 +179,17 @@ class Here:
         from edged.rag.citations import Checked
         from edged.rag.reply import answer_of
 
-        model = generate.load(self._config)
+        model = generate.load(self._config, self._machine)
         self._close.append(model.close)
-        n_ctx = model.engine.info.n_ctx
-        limit = min(ANSWER_TOKENS, n_ctx // 4)
-        packed = prompt.pack(found.question, prompt.chunks(found.bearing), model.chat.render, n_ctx - limit, most)
-        checked = Checked(packed.used)
-        wanted = generate.request(model, packed.ids, limit, {"temperature": 0.0})
-        usage = generate.stream(model, wanted, (), lambda text: show(checked.push(text)))
-        show(checked.finish(whole=usage.completion_tokens < limit))
+        limits = self._config.server
+        tokens, room = prompt.room(model.engine.info.n_ctx, most=limits.max_tokens,
+                                   most_prompt=limits.max_prompt_tokens)  # fmt: skip
+        packed = prompt.pack(found.question, prompt.chunks(found.bearing), model.chat.render, room, most)
+        checked = Checked(packed.used, found.question)
+        wanted = generate.request(model, packed.ids, tokens, {"temperature": 0.0})._replace(speculate=True)
+        done = generate.stream(model, wanted, (), lambda text: show(checked.push(text)), lambda: checked.over)
+        if not checked.over:
+            show(checked.finish(whole=done.reason == "stop"))
         answer = checked.answer(found.confidence)
         if answer.refused:
             answer = replace(self._loaded().quote(found), dropped=answer.dropped)
@@ -204,10 +211,14 @@ class Here:
     def _loaded(self) -> OpenManuals:
         """The store with its model."""
         if self._open is None or self._open.embedding is None:
+            from edged.engine.machine import Machine
             from edged.service import loader
             from edged.service.manuals import open_manuals
 
-            embedder = loader.load_embedder(self._config)
+            self._machine = Machine(self._config.engine)
+            self._close.append(self._machine.close)
+            self._machine.start()
+            embedder = loader.load_embedder(self._config, self._machine)
             self._close.append(embedder.close)
             self._open = open_manuals(self._config, embedder)
             self._close.append(self._open.close)

@@ -40,7 +40,7 @@ def command(config: Config, prompt: str | None, tokens: int, system: str, raw: b
             messages = [{"role": "system", "content": system}] if system else []
             ids = model.chat.render([*messages, {"role": "user", "content": text}])
         wanted = generate.request(model, ids, tokens, sampling, ignore_eos)
-        usage = generate.stream(model, wanted, stop, generate.write)
+        usage = generate.stream(model, wanted, stop, generate.write).usage
         generate.write("\n")
         if verbose:
             info = model.engine.info

@@ -110,8 +110,7 @@ class Model:
         else:
             ranges = [(part.address, part.address + part.size) for part in self.parts]
         try:
-            self.locked = min(memory.lock(ranges), self.size)
-            return self.locked
+            locked = memory.lock(ranges)  # whole pages
         except LimitTooLow as e:
             if mode == "required":
                 raise
@@ -119,6 +118,8 @@ class Model:
 
             logging.getLogger(__name__).warning("%s: %s; the model runs unlocked", self.path, e)
             return 0
+        self.locked = min(locked, self.size)
+        return locked
 
     def close(self) -> None:
         """Let the files go. Idempotent."""

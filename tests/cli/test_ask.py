@@ -10,7 +10,11 @@ from typing import Any
 import pytest
 
 from edged.cli import client, main, manuals
+from edged.engine.request import Request
+from edged.rag import citations, prompt
+from edged.service import loader
 from tests.cli.serving import serving
+from tests.stub_engine import StubEngine, stub_model
 
 Row = dict[str, Any]
 PLACE = {"document": {"title": "QV-310", "path": "/m/qv.pdf"}, "page": 6, "page_end": 6, "section": "4.6 Sensors"}
@@ -181,9 +185,66 @@ def test_the_daemon_and_this_process_answer_alike(store: list[str], tmp_path: Pa
         assert answers("--socket", socket) == by_itself
 
 
+def test_the_daemon_and_this_process_word_an_answer_alike(store: list[str], smollm2_path: Path, tmp_path: Path,
+                                                          capsys: pytest.CaptureFixture[str]) -> None:
+    """From the model's first token to where it goes astray; by this process with one pool of workers."""
+    questions = [ASKED, "How do I bleed the pump?", "What supply voltage range is permitted for the 24 V models?"]
+    model = ["--model", str(smollm2_path)]
+
+    def answers(*flags: str) -> list[Row]:
+        found = []
+        for question in questions:
+            assert main.run(["ask", "--json", "--answer", "generate", question, *flags]) in (0, 4)
+            told = json.loads(capsys.readouterr().out)
+            found.append({name: value for name, value in told.items() if name != "usage"})
+        return found
+
+    by_itself = answers(*store, *model)
+    assert any(answer["mode"] == "generate" or answer["dropped_sentences"] for answer in by_itself)
+    with serving(tmp_path, *store, *model) as socket:
+        assert answers("--socket", socket) == by_itself
+
+
+@pytest.fixture
+def scripted(monkeypatch: pytest.MonkeyPatch) -> Callable[..., StubEngine]:
+    """scripted(script) makes this process load a stub with that script."""
+
+    def start(script: Callable[[Request], Iterator[int]]) -> StubEngine:
+        engine = StubEngine(script)
+        engine.machines = []
+        monkeypatch.setattr(loader, "load", lambda config, machine: engine.machines.append(machine) or
+                            stub_model(engine))  # fmt: skip
+        return engine
+
+    return start
+
+
+def test_a_model_that_goes_astray_is_stopped(store: list[str], smollm2_path: Path, scripted: Callable[..., StubEngine],
+                                             capsys: pytest.CaptureFixture[str]) -> None:
+    """The question is no answer; both models are on one machine."""
+
+    def script(request: Request) -> Iterator[int]:
+        yield from f"{ASKED[:-1]}. The level is locked for 15 minutes [1]. ".encode()
+        while True:
+            yield from b"It is so. "
+
+    engine = scripted(script)
+    flags = ["--answer", "generate", "--model", str(smollm2_path)]
+    assert main.run(["ask", "--json", *store, *flags, ASKED]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["answer"], told["mode"]) == ("The level is locked for 15 minutes [1].", "generate")
+    (request,) = engine.requests
+    assert request.speculate and request.sampling.temperature == 0 and request.max_tokens == prompt.ANSWER_TOKENS
+    assert told["dropped_sentences"] == 1 + citations.ADRIFT, "it was not heard out"
+    (machine,) = engine.machines
+    assert machine is not None
+
+
 def test_a_model_words_the_answer_in_this_process(store: list[str], smollm2_path: Path,
                                                   capsys: pytest.CaptureFixture[str]) -> None:
     model = ["--answer", "generate", "--model", str(smollm2_path)]
+    assert main.run(["ask", *store, *model, "--model", "/nowhere/m.gguf", "What does the controller cost?"]) == 1
+    assert "no model file /nowhere/m.gguf" in capsys.readouterr().err
     assert main.run(["ask", "--json", *store, *model, ASKED]) == 0
     told = json.loads(capsys.readouterr().out)
     assert told["quotes"] and (told["mode"] == "generate" or told["dropped_sentences"])

@@ -27,7 +27,7 @@ def serve(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., StubEngine]
     def start(script=HI, words=(), **options) -> StubEngine:
         engine = StubEngine(script, **options)
         engines.append(engine)
-        monkeypatch.setattr(loader, "load", lambda config: stub_model(engine, words))
+        monkeypatch.setattr(loader, "load", lambda config, machine=None: stub_model(engine, words))
         return engine
 
     yield start
@@ -149,7 +149,7 @@ def test_run_interrupted_cancels(serve: Callable, monkeypatch: pytest.MonkeyPatc
 def test_run_loads_what_the_flags_say(serve: Callable, monkeypatch: pytest.MonkeyPatch, capsysbinary: Capture) -> None:
     engine = serve()
     seen: list[Config] = []
-    monkeypatch.setattr(loader, "load", lambda config: (seen.append(config), stub_model(engine))[1])
+    monkeypatch.setattr(loader, "load", lambda config, machine=None: (seen.append(config), stub_model(engine))[1])
     assert main.run(["run", "-m", "some.gguf", "-c", "512", "--threads", "3", "--mlock", "hot", "x"]) == 0
     (config,) = seen
     assert (config.model.path, config.model.mlock) == ("some.gguf", "hot")
