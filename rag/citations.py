@@ -5,7 +5,7 @@
     checked.finish()                                           -> ""
     checked.answer(confidence)
 
-A sentence is borne out by the passages that it cites if they hold each of its numbers and codes, or, where it has none,
+In which pieces the text comes makes no difference. A sentence is borne out by the passages that it cites if they hold each of its numbers and codes, or, where it has none,
 a third of its words. One that cites none is given to the passage that holds these and most of its words. A row of a
 table must stand there as it is. What is not borne out is dropped and counted; so is what answers nothing: a heading, a
 question, words of the prompt, a sentence said before. Once a model says that the passages do not hold the answer,
@@ -79,11 +79,14 @@ class Checked:
         return self.denied or self._adrift >= ADRIFT or len(self._rest) > LONGEST
 
     def push(self, text: str) -> str:
-        """Take the next piece of the model's text; what can be handed on: whole sentences."""
-        return self._take(text, held=1)
+        """Take the next piece of the model's text; what can be handed on: whole sentences. Once `over`, nothing."""
+        return "".join([self._take(character, held=1) for character in text])
 
     def finish(self, whole: bool = True) -> str:
-        """The rest, when no more text comes. Not `whole`: it was cut off; half a sentence may say the opposite."""
+        """The rest, when no more text comes or is wanted; it is counted as dropped if it is not handed on.
+
+        Not `whole`: it was cut off; half a sentence may say the opposite.
+        """
         handed = self._take("", held=0 if whole or _CUT.search(self._rest.rstrip()) else 1)
         self.dropped += bool(self._rest.strip()) and not self.denied
         return handed
@@ -95,19 +98,19 @@ class Checked:
         return Answer(self._kept or NOT_FOUND, quotes, confidence, self.dropped, "generate")
 
     def _take(self, text: str, held: int) -> str:
-        if self.denied:
+        if self.over:
             return ""
         self._rest = _BEHIND_STOP.sub(r"\2\1", self._rest + text)
         handed, at = "", 0
         for start, end in self._sentences(held):
             sentence = self._checked(re.sub(r"\s*\n\s*", " ", self._rest[start:end]))
-            if self.denied:
-                break
             if sentence:
                 gap = "\n" if "\n" in self._rest[at:start] else " "
                 handed += f"{gap if self._kept else ''}{sentence}"
                 self._kept += f"{gap if self._kept else ''}{sentence}"
             at = end
+            if self.over:
+                break
         self._rest = self._rest[at:]
         return handed
 

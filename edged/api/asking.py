@@ -154,15 +154,15 @@ class Asking:
             return
         from edged.rag.citations import Checked
 
-        checked = Checked(self._prompt.used, self.question.text)
+        checked, whole = Checked(self._prompt.used, self.question.text), True
         while not checked.over and (pieces := await self._generation.next()):
             for piece in pieces:
-                text = checked.push(piece.text)
-                if piece.finish is not None:
-                    text += checked.finish(whole=piece.finish == "stop")
-                    self.late, self.cut = piece.late, piece.finish == "length"
-                if text:
+                if text := checked.push(piece.text):
                     yield text
+                if piece.finish is not None and not checked.over:
+                    whole, self.late, self.cut = piece.finish == "stop", piece.late, piece.finish == "length"
+        if text := checked.finish(whole):
+            yield text
         self.cancel()  # a model that has nothing to say goes on about that
         choice = self._generation.choices[0]
         self.usage = self._generation.usage() if choice.over else Usage(len(self._prompt.ids), choice.n_tokens)

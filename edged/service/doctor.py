@@ -15,6 +15,7 @@ import shutil
 import stat
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -87,10 +88,14 @@ def board(config: Config, root: Path) -> Iterator[Finding]:
 def model(config: Config, root: Path) -> Iterator[Finding]:
     """The model files: there, readable, whole, and of the kind that is asked for."""
     for name, file in _models(config):
-        path = folder.find(file)
-        with gguf.open(path) as opened:
-            text = f"{path}: {opened.size / 1e6:.0f} MB, {len(opened.tensors)} tensors"
-            encoder = models.graph(opened.meta, opened.tensors).pooling is not None
+        try:
+            path = folder.find(file)
+            with gguf.open(path) as opened:
+                text = f"{path}: {opened.size / 1e6:.0f} MB, {len(opened.tensors)} tensors"
+                encoder = models.graph(opened.meta, opened.tensors).pooling is not None
+        except EdgedError as error:
+            yield Finding("model", "error", f"{name}: {error.message}", error.hint)
+            continue
         if encoder and name == "model.path":
             yield Finding("model", "error", f"{path} makes embeddings, no text", "name it in embedding.model")
             continue
@@ -147,12 +152,11 @@ def manuals(config: Config, root: Path) -> Iterator[Finding]:
 def memory(config: Config, root: Path) -> Iterator[Finding]:
     """Free memory against the weights, and the limit of locked memory where it matters."""
     size = 0
-    try:
-        for _, file in _models(config):
-            with gguf.open(folder.find(file)) as opened:
-                size += opened.size
-    except EdgedError:
-        return  # `model` tells
+    for _, file in _models(config):
+        with suppress(EdgedError), gguf.open(folder.find(file)) as opened:  # `model` tells
+            size += opened.size
+    if not size:
+        return
     need = size + room.PROGRAM
     for free, what in room.limits(str(root).rstrip("/")):
         text = f"{free / 1e6:.0f} MB free by {what}, {need / 1e6:.0f} MB are needed beside the KV cache"
@@ -169,10 +173,12 @@ def memory(config: Config, root: Path) -> Iterator[Finding]:
 
 def storage(config: Config, root: Path) -> Iterator[Finding]:
     """How fast the model comes from its disk, and whether there is room on it."""
-    try:
-        path = folder.find(next(file for _, file in _models(config)))
-    except NotFound:
-        return  # `model` tells
+    path = None
+    for _, file in _models(config):
+        with suppress(NotFound):  # `model` tells
+            path = path or folder.find(file)
+    if path is None:
+        return
     with path.open("rb", buffering=0) as file:
         size = min(SAMPLE, os.fstat(file.fileno()).st_size)
         os.posix_fadvise(file.fileno(), 0, size, os.POSIX_FADV_DONTNEED)

@@ -193,6 +193,14 @@ def test_both_models_and_the_store(config: Config, tmp_path: Path) -> None:
     assert found("manuals", both, tmp_path)[-1].status == "error"
 
 
+def test_one_model_that_is_missing_hides_nothing_of_the_other(config: Config, tmp_path: Path) -> None:
+    bert = tiny.write(tmp_path / "bert.gguf", "bert")
+    config = replace(config, model=ModelConfig(path="/nowhere.gguf"), embedding=EmbeddingConfig(model=str(bert)))
+    missing, there = found("model", config, tmp_path)
+    assert missing.status == "error" and missing.text.startswith("model.path: ") and there.status == "ok"
+    assert found("memory", config, Path("/")) and found("storage", config, tmp_path)
+
+
 def test_an_embedding_model_where_one_that_generates_should_be(config: Config, tmp_path: Path) -> None:
     bert = tiny.write(tmp_path / "bert.gguf", "bert")
     wrong = one("model", replace(config, model=ModelConfig(path=str(bert))), tmp_path)
