@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edged.rag.answer import NOT_FOUND
-from edged.rag.citations import Checked
+from edged.rag.citations import ADRIFT, LONGEST, Checked
 from edged.rag.search import Passage
 
 CR2 = "Register CR2 at 0x4002 has the reset value 0x0018. Write it only while the motor stands."
@@ -125,8 +125,31 @@ def test_not_is_no_denial(text: str) -> None:
     assert kept([text])[0] == text
 
 
+WRONG = "It takes 7 A [2]. "
+
+
+@pytest.mark.parametrize(("text", "wanted", "dropped"), [
+    (WRONG * ADRIFT + "It is 24 V [2]. So it is.", NOT_FOUND, ADRIFT + 1),
+    (WRONG * ADRIFT, NOT_FOUND, ADRIFT),
+    (WRONG * 2 + "It is 24 V [2]. " + WRONG * ADRIFT + "The motor stands [1].", "It is 24 V [2].", ADRIFT + 3),
+    ("It is 24 V [2]. " + "so " * LONGEST + "it is. The motor stands [1].", "It is 24 V [2].", 1),
+], ids=["adrift", "adrift at the end", "adrift later", "long"])  # fmt: skip
+def test_a_model_that_goes_astray_is_not_heard_out(text: str, wanted: str, dropped: int) -> None:
+    """Nor does it matter how much of its text came before that was seen."""
+    for size in (1, 4, 30, len(text)):
+        checked, handed = Checked(PASSAGES), ""
+        for at in range(0, len(text), size):
+            if checked.over:
+                break
+            handed += checked.push(text[at : at + size])
+        handed += checked.finish()
+        assert (handed or NOT_FOUND, checked.dropped) == (wanted, dropped)
+        assert checked.over and checked.push("The motor stands [1]. ") == checked.finish() == ""
+
+
 PIECES = ["The motor", " stands", " 24 V", ".", "!", " ", "\n", "[1]", "[2]", " [1]", "[", "1", "]", ",", "[1, 2]",
-          "- ", "\u3002", "\u6e29\u5ea6", " not in the passages", "3.5 A"]  # fmt: skip
+          "- ", "\u3002", "\u6e29\u5ea6", " not in the passages", "3.5 A",
+          WRONG, WRONG * 2, "so " * (LONGEST // 6)]  # fmt: skip
 
 
 @given(st.lists(st.sampled_from(PIECES), max_size=25))
@@ -135,4 +158,5 @@ def test_pieces_do_not_matter_and_nothing_raises(parts: list[str]) -> None:
     for pieces in (parts, list("".join(parts))):
         found, piecewise = kept(pieces)
         assert (found, piecewise.dropped, piecewise.denied) == (whole, checked.dropped, checked.denied)
+        assert piecewise.over == checked.over
     assert all(f"{q.n}" in whole for q in checked.answer(1.0).quotes)
