@@ -210,7 +210,7 @@ def scripted(monkeypatch: pytest.MonkeyPatch) -> Callable[..., StubEngine]:
     """scripted(script) makes this process load a stub with that script."""
 
     def start(script: Callable[[Request], Iterator[int]]) -> StubEngine:
-        engine = StubEngine(script)
+        engine = StubEngine(script, delay=0.003)
         engine.machines = []
         monkeypatch.setattr(loader, "load", lambda config, machine: engine.machines.append(machine) or
                             stub_model(engine))  # fmt: skip
@@ -235,7 +235,8 @@ def test_a_model_that_goes_astray_is_stopped(store: list[str], smollm2_path: Pat
     assert (told["answer"], told["mode"]) == ("The level is locked for 15 minutes [1].", "generate")
     (request,) = engine.requests
     assert request.speculate and request.sampling.temperature == 0 and request.max_tokens == prompt.ANSWER_TOKENS
-    assert told["dropped_sentences"] == 1 + citations.ADRIFT, "it was not heard out"
+    assert told["dropped_sentences"] == 1 + citations.ADRIFT
+    assert engine.stats()["cancelled_total"] == 1, "it was not heard out"
     (machine,) = engine.machines
     assert machine is not None
 
