@@ -5,11 +5,16 @@
     checked.finish()                                           -> ""
     checked.answer(confidence)
 
-In which pieces the text comes makes no difference. A sentence is borne out by the passages that it cites if they hold each of its numbers and codes, or, where it has none,
-a third of its words. One that cites none is given to the passage that holds these and most of its words. A row of a
-table must stand there as it is. What is not borne out is dropped and counted; so is what answers nothing: a heading, a
-question, words of the prompt, a sentence said before. Once a model says that the passages do not hold the answer,
-`denied` is true and nothing more is kept. That a sentence says the opposite of a passage in its words is not seen.
+In which pieces the text comes makes no difference. A sentence is borne out by the passages that it cites if they hold
+each of its numbers, with the unit that it has there, and codes, or, where it has none, a third of its words. One that
+cites none is given to the passage that holds these and most of its words. A row of a table must stand there as it is.
+What is not borne out is dropped and counted; so is what answers nothing: a heading, a question, words of the prompt, a
+sentence said before. Once a model says that the passages do not hold the answer, `denied` is true and nothing more is
+kept.
+
+Not seen: that a sentence says the opposite of a passage in its words, or gives a number to another thing; a wrong unit
+of a number that has none beside it somewhere in the passages, as in tables with units in their headers, or a unit that
+is a word ("24 volts").
 
 Nothing here raises.
 """
@@ -18,7 +23,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from edged.rag.answer import ASKING, NOT_FOUND, Answer, Quote, split
 from edged.rag.prompt import INSTRUCTION
@@ -40,6 +45,12 @@ _CJK = "\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff"
 _EDGE = re.compile(rf"(?<=[{_CJK}])(?=[^\W{_CJK}])|(?<=[^\W{_CJK}])(?=[{_CJK}])")
 # a number as it is written; a minus before it belongs to it unless that is a range, or part of a code
 _NUMBER = re.compile(r"(?:(?<!\w)-)?(?<![\w.,])\d+(?:[.,]\d+)*")
+_SYMBOL = re.compile(
+    r"\s?([pnu\u03bcmcdhkMGT]?(?:VA|V|A|Wh|Ah|W|Hz|ohms?|\u03a9|F|H|s|m[23]?|g|N[\u00b7*]?m|N|Pa|bar|J|l|L|B|bit)"
+    r"|\u00b0[CF]|K|%|min|h|rpm|psi)(?:AC|DC)?(?!\w)"
+)
+# what stands between numbers that share the unit of the last: 4 to 20 mA; 4, 6 and 8 mm; 50/60 Hz; 92 x 92 mm
+_SHARING = re.compile(r"\s*(?:,?\s*(?:to|and|or|by|x|bis|und|oder)|[-~/,\u00d7\u00b1]|\.{2,3})\s*")
 
 ADRIFT = 3  # sentences that nothing bears out, one after the other: small models go round in circles from there on
 LONGEST = 600  # characters without an end of a sentence
@@ -171,7 +182,7 @@ class _Held:
         self.passage = passage
         self.words = words(text)
         self.stems = frozenset(map(_stem, self.words))
-        self.numbers = frozenset(_NUMBER.findall(text))
+        self.numbers = _numbers(text)
 
 
 class _Claim:
@@ -182,17 +193,38 @@ class _Claim:
         plain = _plain(text)
         self.words = words(plain)
         self.codes = [self.words] if " | " in text else codes(plain)
-        self.numbers = frozenset(_NUMBER.findall(plain))
+        self.numbers = _numbers(plain)
 
     def borne_by(self, passages: Sequence[_Held]) -> bool:
         """Whether each number and code, or the row of a table, stands in one of the passages."""
         return all(any(contains(p.words, code) for p in passages) for code in self.codes) and all(
-            any(number in p.numbers for p in passages) for number in self.numbers)  # fmt: skip
+            any(_fits(unit, p.numbers.get(number, ())) for p in passages)
+            for number, units in self.numbers.items() for unit in units)  # fmt: skip
 
     def share(self, passage: _Held) -> float:
         """Which part of the words that say something stands in the passage, 0 .. 1."""
         telling = [word for word in self.words if word not in ASKING]
         return sum(_stem(word) in passage.stems for word in telling) / len(telling) if telling else 0.0
+
+
+def _numbers(text: str) -> dict[str, set[str]]:
+    """Each number as it is written, with its units; '' where one stands without."""
+    found: dict[str, set[str]] = {}
+    unit, after = "", len(text)
+    for match in reversed([*_NUMBER.finditer(text)]):
+        if own := _SYMBOL.match(text, match.end()):
+            unit = re.sub(r"[\u00b7*]", "", own[1]).replace("u", "\u03bc").replace("L", "l")
+            unit = re.sub("ohms?", "\u03a9", unit)
+        elif not _SHARING.fullmatch(text, match.end(), after):
+            unit = ""
+        found.setdefault(match[0], set()).add(unit)
+        after = match.start()
+    return found
+
+
+def _fits(unit: str, held: Collection[str]) -> bool:
+    """Whether a number with this unit may be the one that a passage has with those."""
+    return unit in held or "" in held or (not unit and bool(held))
 
 
 def _stem(word: str) -> str:
