@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from edged.api.fields import Fields, integer, number, strings, token_ids, wrong_type
+from edged.api.fields import Fields, integer, number, refuse, strings, token_ids, wrong_type
 from edged.config import ServerConfig
 from edged.engine.request import Request, Sampling
 from edged.errors import BadRequest, ContextFull
@@ -98,10 +98,7 @@ class Options:
 
 def read_options(fields: Fields, limits: ServerConfig, n_vocab: int) -> Options:
     """The options of a generating route."""
-    for name, harmless in UNSUPPORTED.items():
-        if fields.present(name) and fields.get(name) not in harmless:
-            raise BadRequest(f"{name} is not supported", param=name, code="unsupported_parameter",
-                             hint="it is refused because the answer would not be what it asks for")
+    refuse(fields, UNSUPPORTED)
     fields.text("model")  # any name means the loaded model
     stream = fields.flag("stream")
     return Options(
