@@ -10,8 +10,16 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import AsyncIterator
 
-from edged.api.asking import FILTERS, MAX_PASSAGES, OPTIONS, Asking, begin, read_filter, read_question
-from edged.api.asking import refuse_unknown as refuse
+from edged.api.asking import (
+    FILTERS,
+    MAX_PASSAGES,
+    OPTIONS,
+    Asking,
+    begin,
+    read_filter,
+    read_question,
+    refuse_unknown,
+)
 from edged.api.context import Context, Reply
 from edged.api.errors import body_of
 from edged.api.fields import Fields
@@ -32,7 +40,7 @@ async def search(request: HttpRequest, context: Context) -> Reply:
     from edged.rag.reply import passage_of
 
     body = await read_body(request, context)
-    refuse(body, ("query", "passages", *FILTERS))
+    refuse_unknown(body, ("query", "passages", *FILTERS))
     fields = Fields(body)
     if not fields.present("query"):
         raise BadRequest("query is missing", param="query")
@@ -45,7 +53,7 @@ async def search(request: HttpRequest, context: Context) -> Reply:
 async def ask(request: HttpRequest, context: Context) -> Reply:
     """POST /v1/ask {"question", "stream", "max_tokens", "deadline", OPTIONS} -> an answer and what it is made of."""
     body = await read_body(request, context)
-    refuse(body, ("question", "stream", "max_tokens", "deadline", *OPTIONS))
+    refuse_unknown(body, ("question", "stream", "max_tokens", "deadline", *OPTIONS))
     fields = Fields(body)
     text, stream = fields.text("question"), fields.flag("stream")
     if not text.strip():
@@ -67,7 +75,7 @@ async def documents(request: HttpRequest, context: Context) -> Reply:
     """GET /v1/documents?FILTERS -> the documents in the store; none where there is no store yet."""
     from edged.rag.reply import document_of
 
-    refuse(request.query, FILTERS)
+    refuse_unknown(request.query, FILTERS)
     only = read_filter(request.query)
     path, model, rows = await context.manuals(lambda m: (m.path, m.embedding and m.embedding.name, m.documents(only)))
     return json_reply({"object": "list", "store": str(path), "embedding": model, "data": [*map(document_of, rows)]})
@@ -75,7 +83,7 @@ async def documents(request: HttpRequest, context: Context) -> Reply:
 
 async def remove(request: HttpRequest, context: Context) -> Reply:
     """DELETE /v1/documents/ID."""
-    refuse(request.query, ())
+    refuse_unknown(request.query, ())
     name = request.path.removeprefix("/v1/documents/")
     if not (name.isascii() and name.isdecimal() and len(name) < 19):
         raise NotFound(f"there is no document {name[:80]!a}; GET /v1/documents lists them with their ids")
@@ -88,7 +96,7 @@ async def ingest(request: HttpRequest, context: Context) -> Reply:
 
     The path is only its name; nothing is opened. A client that goes away ends it.
     """
-    refuse(request.query, ("path", "collection", "product", "version"))
+    refuse_unknown(request.query, ("path", "collection", "product", "version"))
     names = {name: _name(name, value) for name, value in request.query.items() if value}
     if not names.get("path", "").strip():
         raise BadRequest("path is missing: it says what the document is called", param="path")
