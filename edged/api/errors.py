@@ -8,7 +8,6 @@ from __future__ import annotations
 from typing import Any
 
 from edged.errors import (
-    BadDocument,
     BadRequest,
     BadStore,
     BadTemplate,
@@ -27,7 +26,6 @@ STATUS: tuple[tuple[type[EdgedError], int], ...] = (
     (ContextFull, 400),
     (BadRequest, 400),
     (BadTemplate, 400),
-    (BadDocument, 400),
     (NotFound, 404),
     (OtherStore, 409),
     (ModelFault, 500),
