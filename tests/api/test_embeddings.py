@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edged.api.embeddings import MAX_INPUTS, SLICE, SMALL
+from edged.api.embeddings import FEW, MAX_INPUTS, SLICE, SMALL
 from edged.api.router import answer
 from edged.engine.request import Vectors, VectorSink
 from edged.errors import ModelChanged
@@ -68,6 +68,12 @@ def test_input(context: StubContext, embedder: StubEmbedder, given: Any, ids: li
     assert answer.json()["usage"] == {"prompt_tokens": n_tokens, "total_tokens": n_tokens}
     assert embedder.requests[-1].texts == ids
     assert not embedder.requests[-1].background
+
+
+@pytest.mark.parametrize("n", [1, FEW, FEW + 1])
+def test_many_texts_give_way_to_other_work(context: StubContext, embedder: StubEmbedder, n: int) -> None:
+    assert context.post(PATH, {"input": ["x"] * n}).status == 200
+    assert embedder.requests[-1].background == (n > FEW)
 
 
 @pytest.mark.parametrize("more", [{}, {"encoding_format": None}, {"encoding_format": "float"}, {"dimensions": 8},
