@@ -5,18 +5,20 @@
     asking.answer, asking.passages, asking.usage
 
 A model that generates is asked only where the manuals bear an answer out, at temperature 0. Of its text, sentences that
-the passages do not bear out are dropped; if nothing is left, the answer is quotes.
+the passages do not bear out are dropped; if nothing is left, the answer is quotes. A deadline counts from `begin` on,
+all waiting included: what is kept of a model's text by then is the answer; if there is nothing, TooLate is raised.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from edged.api.context import Context, LoadedModel
+from edged.api.errors import TooLate
 from edged.api.fields import Fields
 from edged.api.generation import Generation
 from edged.config import RagConfig
@@ -39,6 +41,7 @@ FILTERS = ("collection", "document", "product", "version")
 OPTIONS = (*FILTERS, "answer", "passages", "least")
 
 Object = dict[str, Any]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -94,13 +97,13 @@ async def begin(context: Context, question: Question) -> Asking:
     """Find what answers the question, and make the answer or have a model begin with it."""
     asking = Asking(context, question)
     model = _generator(context, question.mode)
-    asking.found = await context.manuals(_look, question)
+    asking.found = await asking.in_time(context.manuals(_look, question))
     if model is not None and asking.found.bearing:
         # who leaves it to edged gets quotes from a model without a template, or with too small a context
         with suppress(*((BadTemplate, ContextFull) if question.mode == "auto" else ())):
             await asking.generate(model)
             return asking
-    asking.answer = await context.manuals(_quote, asking.found)
+    asking.answer = await asking.in_time(context.manuals(_quote, asking.found))
     return asking
 
 
@@ -129,22 +132,33 @@ class Asking:
         """What was found, best first. What a model was given: [n] of its answer is the n-th."""
         return self._prompt.used if self._prompt else self.found.passages
 
+    @property
+    def _left(self) -> float | None:
+        """Seconds until the deadline, if there is one."""
+        deadline = self.question.deadline
+        return None if deadline is None else max(0.0, self._began + deadline - asyncio.get_running_loop().time())
+
+    async def in_time(self, work: Awaitable[T]) -> T:
+        """What `work` gives. Raises TooLate if that does not come before the deadline."""
+        try:
+            return await asyncio.wait_for(work, self._left)
+        except asyncio.TimeoutError as error:
+            raise TooLate(f"there is no answer yet after {self.question.deadline:g} seconds",
+                          hint="ask again with a longer deadline") from error
+
     async def generate(self, model: LoadedModel) -> None:
-        """Have the model begin. Raises ContextFull, Busy, BadTemplate."""
+        """Have the model begin. Raises ContextFull, Busy, BadTemplate, TooLate."""
         from edged.rag.prompt import chunks, pack, room
 
         limits = self._context.limits
         tokens, most = room(model.engine.info.n_ctx, self.question.max_tokens, most=limits.max_tokens,
                             most_prompt=limits.max_prompt_tokens)  # fmt: skip
         passages = chunks(self.found.bearing)
-        prompt = await self._context.aside(pack, self.question.text, passages, model.chat.render, most,
-                                           self.question.read)
+        prompt = await self.in_time(self._context.aside(pack, self.question.text, passages, model.chat.render, most,
+                                                        self.question.read))  # fmt: skip
         request = Request(prompt.ids, max_tokens=tokens, sampling=Sampling(temperature=0),
                           stop_ids=frozenset(model.tokenizer.eog_ids), speculate=True)
-        deadline = self.question.deadline
-        if deadline is not None:
-            deadline = max(0.0, deadline - (asyncio.get_running_loop().time() - self._began))
-        self._generation = Generation(model, [request], deadline=deadline)
+        self._generation = Generation(model, [request], deadline=self._left)
         self._prompt = prompt
 
     async def pieces(self) -> AsyncIterator[str]:
@@ -168,7 +182,7 @@ class Asking:
         self.usage = self._generation.usage() if choice.over else Usage(len(self._prompt.ids), choice.n_tokens)
         self.answer = checked.answer(self.found.confidence)
         if self.answer.refused:
-            quotes = await self._context.manuals(_quote, self.found)
+            quotes = await self.in_time(self._context.manuals(_quote, self.found))
             self.answer, self.cut = replace(quotes, dropped=self.answer.dropped), False
             yield self.answer.text
 

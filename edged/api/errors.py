@@ -22,6 +22,13 @@ from edged.errors import (
     OtherStore,
 )
 
+
+class TooLate(EdgedError):
+    """The deadline of a request is over, and nothing has come that could be its answer."""
+
+    code = "deadline"
+
+
 STATUS: tuple[tuple[type[EdgedError], int], ...] = (
     (ContextFull, 400),
     (BadRequest, 400),
@@ -34,6 +41,7 @@ STATUS: tuple[tuple[type[EdgedError], int], ...] = (
     (Busy, 503),
     (BadStore, 500),
     (DiskFull, 507),
+    (TooLate, 504),
     (EdgedError, 500),
 )
 """The first class that fits decides."""

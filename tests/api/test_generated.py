@@ -14,12 +14,13 @@ from edged.config import RagConfig
 from edged.engine.request import Request
 from edged.errors import ModelFault
 from edged.rag import prompt
-from tests.api.test_rag import PUMP_MD, error_of, ingest, running
+from tests.api.test_rag import PUMP_MD, error_of, hashed, ingest, running
 from tests.chat.test_chat_template import FAMILIES, chat
+from tests.rag import manuals
 from tests.rag.test_answer import PUMP
 from tests.rag.test_citations import passage
-from tests.service.running import Running, until
-from tests.stub_engine import EOS, IM_END, IM_START, StubEngine, endless
+from tests.service.running import Running, parse_events, until
+from tests.stub_engine import EOS, IM_END, IM_START, StubEmbedder, StubEngine, endless
 
 QUESTION = "What is the reset value of register CR2?"
 ASK = {"question": QUESTION, "answer": "generate"}
@@ -141,6 +142,35 @@ def test_a_deadline_ends_it_with_what_has_come() -> None:
         found = daemon.post("/v1/ask", {**ASK, "deadline": 0.2}).json()
         assert (found["answer"], found["ended_by"]) == ("The reset value is 0x0018 [1].", "deadline")
         assert (found["dropped_sentences"], found["mode"]) == (1, "generate")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("mode", ["extract", "generate"])
+def test_a_deadline_counts_what_is_waited_for(mode: str, stream: bool) -> None:
+    """The vector of the question, those of sentences to quote, the model: what has nothing to say in time is an error
+    that names the deadline; without one it is waited for."""
+    embedder = StubEmbedder(hashed, n_ctx=1000, dim=manuals.DIM)
+    with holding(says("Bananas are yellow. "), embedder=embedder) as daemon:
+        for steps in (0, 1):
+            embedder.hold()
+            embedder.step(steps)
+            late = daemon.post("/v1/ask", {**ASK, "answer": mode, "stream": stream, "deadline": 0.2})
+            *_, last = parse_events(late.text) if late.status_code == 200 else [late.json()]
+            assert late.status_code == 504 or (stream and mode == "generate")  # the stream may have begun
+            assert last["error"]["code"] == "deadline" and "0.2 seconds" in last["error"]["message"]
+            embedder.step()
+            embedder.wait(lambda stats: stats["waiting"] == 0)
+        assert daemon.post("/v1/ask", {**ASK, "answer": mode, "deadline": 60}).json()["mode"] == "extract"
+        chat = {"messages": [{"role": "user", "content": QUESTION}], "edged": {"collection": "default", "answer": mode}}
+        embedder.hold()
+        assert error_of(daemon.post("/v1/chat/completions", {**chat, "deadline": 0.1}))[:2] == (504, "deadline")
+
+
+def test_a_deadline_within_which_a_model_says_nothing_right() -> None:
+    with holding(StubEngine(endless(*b"It is "))) as daemon:
+        daemon.engine.hold()
+        assert error_of(daemon.post("/v1/ask", {**ASK, "deadline": 0.2}))[:2] == (504, "deadline")
+        daemon.engine.wait(lambda stats: stats["running"] == 0)
 
 
 @pytest.mark.parametrize("stream", [False, True])
