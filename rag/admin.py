@@ -12,6 +12,10 @@ from typing import Any
 from edged.errors import BadStore
 from edged.rag.database import RESTORE, Database
 
+COLUMNS = ("document", "collection", "path", "title", "product", "version", "chunk", "page", "page_end", "headings",
+           "text")  # fmt: skip
+"""Of a chunk as a row of `export`."""
+
 # what must never be found -> a query that counts it
 _WRONG = {
     "documents without chunks": "documents WHERE content NOT IN (SELECT content FROM chunks)",
@@ -57,11 +61,9 @@ def check(db: Database, has_words: bool) -> None:
 
 def export(db: Database, document: int) -> Iterator[dict[str, Any]]:
     """The chunks of a document in their order, with the document's description."""
-    names = ("document", "collection", "path", "title", "product", "version", "chunk", "page", "page_end", "headings",
-             "text")  # fmt: skip
     sql = ("SELECT documents.id, collection, path, title, product, version, chunks.id, page, page_end, headings, "
            "chunks.text FROM documents JOIN contents ON contents.id = documents.content JOIN chunks "
            "ON chunks.content = contents.id WHERE documents.id = ? ORDER BY chunks.id")
     for row in db.rows(sql, [document]):
-        found = dict(zip(names, row, strict=True))
+        found = dict(zip(COLUMNS, row, strict=True))
         yield {**found, "headings": json.loads(found["headings"])}

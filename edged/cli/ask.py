@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import click
 
 from edged.cli import manuals
-from edged.cli.manuals import NOTHING, Row, filtered, place, printable
-from edged.cli.options import configured, given
+from edged.cli.manuals import NOTHING, Row, place, printable
+from edged.cli.options import configured, filtered, given
 
 if TYPE_CHECKING:
     from edged.config import Config
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 @click.option("--json", "as_json", is_flag=True, help="The answer as one JSON object.")
 @configured("rag.store", "rag.passages", "rag.least", "rag.answer", "embedding", "model.path", "server.socket",
             "engine.threads", "engine.kernel_level", "engine.memory_check")
-def command(config: Config, question: str, as_json: bool, **filters: str) -> int:
+def command(config: Config, question: str, as_json: bool, only: dict[str, str]) -> int:
     """Answer QUESTION from the manuals: with their words and where these stand, or "not in the manuals".
 
     The daemon is asked if one answers on the socket, else this process answers; with --store this process, from that
-    file. Without the daemon `--answer auto` means extract.
+    file. Without the daemon `--answer auto` means extract. The daemon has its own models: flags for models, such as
+    --model or --threads, are refused then.
     """
-    options = {**{name: value for name, value in filters.items() if value},
-               **given("rag.passages", "rag.least", "rag.answer")}  # fmt: skip
+    options = {**only, **given("rag.passages", "rag.least", "rag.answer")}
     shown = Shown(not as_json)
     with manuals.opened(config) as target:
         answer = target.ask(question, options, shown.piece)

@@ -21,10 +21,12 @@ from edged.rag.formats import format_of
 
 @dataclass
 class Found:
-    """Absolute paths without links, in order, each once. refused: (path, why)."""
+    """Absolute paths without links, in order, each once. folders: those that hold a file; empty: those that hold none,
+    such as one whose disk is not mounted, each of them refused. refused: (path, why)."""
 
     files: list[Path] = field(default_factory=list)
     folders: list[Path] = field(default_factory=list)
+    empty: list[Path] = field(default_factory=list)
     refused: list[tuple[str, str]] = field(default_factory=list)
 
 
@@ -36,12 +38,22 @@ def find(paths: Iterable[str]) -> Found:
         if not matches:
             found.refused.append((path, "matches nothing" if glob.has_magic(path) else os.strerror(errno.ENOENT)))
         for match in matches:
-            for file in sorted(_below(match, found)) if os.path.isdir(match) else [match]:
+            for file in _within(match, found) if os.path.isdir(match) else [match]:
                 real = Path(os.path.realpath(file))
                 if real not in seen:
                     seen.add(real)
                     found.files.append(real)
     return found
+
+
+def _within(folder: str, found: Found) -> list[str]:
+    """The files in a folder and its folders, sorted."""
+    real, before = Path(os.path.realpath(folder)), len(found.refused)
+    files = sorted(_below(folder, found))
+    (found.folders if files else found.empty).append(real)
+    if not files and len(found.refused) == before:
+        found.refused.append((str(real), "no files in it"))
+    return files
 
 
 def _below(folder: str, found: Found) -> Iterator[str]:
@@ -50,7 +62,6 @@ def _below(folder: str, found: Found) -> Iterator[str]:
     def refuse(error: OSError) -> None:
         found.refused.append((os.path.realpath(error.filename), error.strerror or str(error)))
 
-    found.folders.append(Path(os.path.realpath(folder)))
     walked = set()
     for at, folders, files in os.walk(folder, followlinks=True, onerror=refuse):
         real = os.path.realpath(at)
@@ -63,20 +74,31 @@ def _below(folder: str, found: Found) -> Iterator[str]:
 
 
 def check(path: Path) -> int:
-    """The size of a file that a reader will take. Raises BadDocument or OSError, without reading it."""
+    """The size of a file that a reader will take. Raises BadDocument or OSError, without opening it."""
     for character in str(path):
         if unicodedata.category(character) in ("Cc", "Cs"):
             what = "is not UTF-8" if character >= "\ud800" else f"holds U+{ord(character):04X}"
             raise BadDocument(f"its name {what}", hint="rename it")
     about = path.stat()
-    if not stat.S_ISREG(about.st_mode):
-        raise BadDocument(f"{path.name}: not a regular file")
+    _regular(path, about)
     row = format_of(path.name)
     if about.st_size == 0:
         raise BadDocument(f"{path.name}: the file is empty")
     if about.st_size > row.max_bytes:
         raise BadDocument(f"{path.name}: larger than {row.max_bytes >> 20} MiB", hint="split it")
     return about.st_size
+
+
+def read(path: Path) -> bytes:
+    """What a file holds. Raises BadDocument or OSError, and waits for nothing if it has become a FIFO since `check`."""
+    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
+        _regular(path, os.fstat(file.fileno()))
+        return file.read()
+
+
+def _regular(path: Path, about: os.stat_result) -> None:
+    if not stat.S_ISREG(about.st_mode):
+        raise BadDocument(f"{path.name}: not a regular file")
 
 
 def under(path: str, folders: Iterable[Path]) -> bool:

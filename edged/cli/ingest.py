@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
+from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,7 +14,7 @@ import click
 
 from edged.cli import files, manuals
 from edged.cli.manuals import Manuals, Row
-from edged.cli.options import configured
+from edged.cli.options import configured, named
 from edged.cli.pull import Bar
 from edged.errors import EdgedError, NotFound
 
@@ -23,9 +24,10 @@ if TYPE_CHECKING:
 DOCUMENTS = ("added", "unchanged", "failed", "pruned")
 
 
-@click.command(epilog="Exit status: 0 all is in the store; 3 some files were refused; 1 error.")
+@click.command(epilog="Exit status: 0 all is in the store; 3 some files or folders were refused; 1 error.")
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...")
-@click.option("--collection", default="default", show_default=True, help="Collection the documents belong to.")
+@click.option("--collection", default="default", show_default=True, callback=named,
+              help="Collection the documents belong to.")
 @click.option("--product", default="", help="Product the documents are about.")
 @click.option("--version", default="", help="Version of the product that the documents are about.")
 @click.option("--prune", is_flag=True,
@@ -40,8 +42,11 @@ def command(config: Config, paths: tuple[str, ...], collection: str, product: st
 
     PATH is a file, a folder with all below it, or a pattern such as '*.pdf'; hidden files and folders are passed over.
     PDF, HTML, Markdown and plain text are read. A file that is in the store as it is on the disk costs only a look.
+    A folder without any file, such as one whose disk is not mounted, is refused; of what lay in it --prune forgets
+    nothing.
 
-    The daemon does it if one answers on the socket, else this process; with --store this process, in that file.
+    The daemon does it if one answers on the socket, else this process; with --store this process, in that file. The
+    daemon has its own models and settings: flags for these, such as --chunk or --threads, are refused then.
     """
     about = {"collection": collection, "product": product, "version": version}
     with manuals.opened(config) as target, Bar(quiet) as bar:
@@ -130,10 +135,12 @@ class Job:
             self.report.add(manuals.failed(path, why))
         if not found.files:
             raise NotFound("nothing to ingest", hint="give files, folders with files in them, or patterns")
-        known = {row["path"]: row for row in self.target.documents(self.about["collection"])}
+        known: dict[str, Row] = {}
+        with suppress(NotFound):  # there is no store yet
+            known = {row["path"]: row for row in self.target.documents({"collection": self.about["collection"]})}
         self._ingest(self._changed(found.files, known))
         for path, row in known.items():
-            if files.under(path, found.folders) and files.gone(path):
+            if files.under(path, found.folders) and not files.under(path, found.empty) and files.gone(path):
                 if prune:
                     self.target.remove(row["id"])
                     self.report.add({"path": path, "outcome": "pruned"})
@@ -148,7 +155,7 @@ class Job:
             try:
                 size = files.check(path)
                 row = known.get(str(path))
-                if row and self.about.items() <= row.items() and row["sha256"] == _digest(path):
+                if row and self.about.items() <= row.items() and row["sha256"] == sha256(files.read(path)).hexdigest():
                     about = {name: row[name] for name in ("chunks", "pages", "pages_without_text")}
                     self.report.add({**manuals.failed(str(path), ""), "outcome": "unchanged", **about})
                 else:
@@ -165,22 +172,14 @@ class Job:
 
             progress(0, 1)
             try:
-                data = path.read_bytes()
-            except OSError as e:
+                data = files.read(path)
+            except (EdgedError, OSError) as e:
                 self.report.add(manuals.failed(str(path), _why(e)))
             else:
                 self.report.add(self.target.ingest(str(path), data, self.about, progress))
             before += size
         if changed:
             self.bar.update("ingesting", total, total)
-
-
-def _digest(path: Path) -> str:
-    found = hashlib.sha256()
-    with path.open("rb") as file:
-        while part := file.read(1 << 20):
-            found.update(part)
-    return found.hexdigest()
 
 
 def _why(error: Exception) -> str:

@@ -8,15 +8,14 @@ from __future__ import annotations
 import gc
 import json
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 import click
 
-from edged.cli.options import given
-from edged.cli.store import FILTERS
-from edged.errors import EdgedError
+from edged.cli.options import FILTERS, flags_given, given
+from edged.errors import BadRequest, EdgedError
 
 if TYPE_CHECKING:
     from edged.config import Config
@@ -28,6 +27,8 @@ if TYPE_CHECKING:
 Row = dict[str, Any]
 Progress = Callable[[int, int], None]
 NOTHING = 4  # exit status: the question was understood, the manuals hold nothing about it
+# what a daemon is asked for, or asked with
+_SENT = ("server.socket", "rag.passages", "rag.least", "rag.answer")
 # a document that the daemon refuses, not an ingest that cannot go on
 _OF_DOCUMENT = frozenset(("bad_document", "bad_request", "bad_http"))
 
@@ -37,8 +38,8 @@ class Manuals(Protocol):
 
     where: str
 
-    def documents(self, collection: str) -> list[Row]:
-        """Those of a collection; needs no model."""
+    def documents(self, only: dict[str, str]) -> list[Row]:
+        """Those that pass these of FILTERS; needs no model. Raises NotFound where this process finds no store."""
 
     def ingest(self, path: str, data: bytes, about: dict[str, str], progress: Progress) -> Row:
         """Store a document; what became of it. progress(done, total): its chunks."""
@@ -59,12 +60,15 @@ class Manuals(Protocol):
 @contextmanager
 def opened(config: Config) -> Iterator[Manuals]:
     """The manuals of the running command: of the file that --store names, else of the daemon on the socket if one
-    answers, else of the store of the configuration."""
+    answers, else of the store of the configuration. Raises BadRequest for flags that a daemon does not honour."""
     found: Manuals = Here(config)
     if not given("rag.store"):
         from edged.cli import client  # http.client takes long to import
 
         if client.answers(config.server.socket):
+            if flags := flags_given(*_SENT):
+                raise BadRequest(f"the daemon on {config.server.socket} answers, which has its own {', '.join(flags)}",
+                                 hint="leave that out, or name the store with --store: then this process does it")
             found = Through(config.server.socket)
         elif given("server.socket"):
             click.echo(f"no daemon answers on {config.server.socket}: using {found.where}", err=True)
@@ -83,8 +87,8 @@ class Through:
         self._client = client
         self.socket = self.where = socket
 
-    def documents(self, collection: str) -> list[Row]:
-        answer = self._client.fetch(self.socket, "GET", "/v1/documents", {"collection": collection})
+    def documents(self, only: dict[str, str]) -> list[Row]:
+        answer = self._client.fetch(self.socket, "GET", "/v1/documents", only)
         self.where = answer["store"]
         rows: list[Row] = answer["data"]
         return rows
@@ -139,11 +143,12 @@ class Here:
         self._close: list[Callable[[], None]] = []
         self.where = str(self._file)
 
-    def documents(self, collection: str) -> list[Row]:
+    def documents(self, only: dict[str, str]) -> list[Row]:
         from edged.rag.reply import document_of
-        from edged.rag.store import Filter
+        from edged.rag.store import Filter, Store
 
-        return [document_of(row) for row in self._unloaded().documents(Filter(collection=collection))]
+        with closing(Store(self._file)) as store:
+            return [document_of(row) for row in store.documents(Filter(**only))]
 
     def ingest(self, path: str, data: bytes, about: dict[str, str], progress: Progress) -> Row:
         from edged.rag.reply import done_of
@@ -252,10 +257,3 @@ def place(found: Row) -> str:
 def printable(text: str) -> str:
     """A text without what would steer the terminal."""
     return "".join(c if c.isprintable() or c in "\n\t" else " " for c in text)
-
-
-def filtered(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command the options that say which documents are asked, as `edged store` has them."""
-    for name, help in reversed(FILTERS.items()):
-        function = click.option(f"--{name}", metavar="TEXT", default="", help=help)(function)
-    return function

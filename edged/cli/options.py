@@ -1,4 +1,4 @@
-"""Options shared by commands: settings of the configuration tree, and sampling."""
+"""Options shared by commands: settings of the configuration tree, sampling, and which documents are meant."""
 
 from __future__ import annotations
 
@@ -53,6 +53,14 @@ def given(*names: str) -> dict[str, Any]:
     return {key: value for key, value in values.items() if value is not None}
 
 
+def flags_given(*but: str) -> list[str]:
+    """The flags of settings (`section.key`) that the running command was given, other than these."""
+    context = click.get_current_context()
+    wanted = {_parameter(s) for s in settings() if f"{s.section}.{s.name}" not in but}
+    return [p.opts[-1] for p in context.command.params
+            if p.name in wanted and context.params.get(p.name) is not None]  # fmt: skip
+
+
 class Knob(NamedTuple):
     """One field of engine.request.Sampling as an option."""
 
@@ -87,4 +95,32 @@ def sampled(function: Callable[..., Any]) -> Callable[..., Any]:
         kind = int if knob.default is None else type(knob.default)
         wrapper = click.option(*names, knob.field, type=kind, default=knob.default, help=knob.help,
                                show_default=knob.default is not None)(wrapper)  # fmt: skip
+    return wrapper
+
+
+FILTERS = {
+    "collection": "Only documents of this collection.",
+    "product": "Only documents of this product.",
+    "version": "Only documents of this version of the product.",
+    "document": "Only the document of this path or file name.",
+}
+
+
+def named(context: click.Context, option: click.Parameter, value: str | None) -> str | None:
+    """Refuse an empty name, as a variable of a script that is not set gives it: it would mean all there are."""
+    if value is not None and not value.strip():
+        raise click.BadParameter("it is empty; leave the option out, or name one", context, option)
+    return value
+
+
+def filtered(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command an option for each of FILTERS, and `only: dict[str, str]` for those that are given."""
+
+    @functools.wraps(function)
+    def wrapper(*args: Any, **given: Any) -> Any:
+        values = {name: given.pop(name) for name in FILTERS}
+        return function(*args, only={name: value for name, value in values.items() if value is not None}, **given)
+
+    for name, help in reversed(FILTERS.items()):
+        wrapper = click.option(f"--{name}", metavar="TEXT", default=None, callback=named, help=help)(wrapper)
     return wrapper

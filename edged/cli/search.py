@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import click
 
 from edged.cli import manuals
-from edged.cli.manuals import NOTHING, filtered, place, printable
-from edged.cli.options import configured, given
+from edged.cli.manuals import NOTHING, place, printable
+from edged.cli.options import configured, filtered, given
 
 if TYPE_CHECKING:
     from edged.config import Config
@@ -21,13 +21,14 @@ if TYPE_CHECKING:
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per passage and line.")
 @configured("rag.store", "rag.passages", "embedding", "server.socket", "engine.threads", "engine.kernel_level",
             "engine.memory_check")
-def command(config: Config, question: str, as_json: bool, **filters: str) -> int:
+def command(config: Config, question: str, as_json: bool, only: dict[str, str]) -> int:
     """Show the passages of the manuals that have to do with QUESTION, best first.
 
     Words, codes and meaning decide. The daemon is asked if one answers on the socket, else this process searches; with
-    --store this process, in that file.
+    --store this process, in that file. The daemon has its own model: flags for models, such as --embedding-model or
+    --threads, are refused then.
     """
-    options = {**{name: value for name, value in filters.items() if value}, **given("rag.passages")}
+    options = {**only, **given("rag.passages")}
     with manuals.opened(config) as target:
         found = target.search(question, options)
     for passage in found:

@@ -3,34 +3,29 @@
 from __future__ import annotations
 
 import functools
+import json
 from collections.abc import Callable, Iterable
-from contextlib import closing
+from contextlib import closing, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from edged.cli.options import configured
-from edged.errors import BadRequest, NotFound
+from edged.cli import manuals
+from edged.cli.manuals import Row
+from edged.cli.options import configured, filtered, given
+from edged.errors import BadRequest, BadStore, EdgedError, NotFound
 
 if TYPE_CHECKING:
     from edged.config import Config
-    from edged.rag.store import DocumentRow, Filter, Store
+    from edged.rag.store import Store
 
-Row = dict[str, Any]
-COLUMNS = ("document", "collection", "path", "title", "product", "version", "chunk", "page", "page_end", "headings",
-           "text")  # fmt: skip
 FORMATS = {
     "json": "A JSON array.",
     "nl": "One JSON object per row and line.",
     "csv": "Comma-separated values, with a line of column names.",
     "tsv": "Tab-separated values, with a line of column names.",
     "table": "A table for people.",
-}
-FILTERS = {
-    "collection": "Only documents of this collection.",
-    "product": "Only documents of this product.",
-    "version": "Only documents of this version of the product.",
-    "document": "Only the document of this path or file name.",
 }
 
 
@@ -51,32 +46,34 @@ def formatted(default: str) -> Callable[[Callable[..., Any]], Callable[..., Any]
     return decorate
 
 
-def filtered(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command an option for each of FILTERS, and `only: Filter` for them all."""
+def local(config: Config) -> Path:
+    """The file of the settings, for what no daemon does; says so if the daemon on the socket has another."""
+    from edged.store.folder import manuals_file
 
-    @functools.wraps(function)
-    def wrapper(*args: Any, **given: Any) -> Any:
-        from edged.rag.store import Filter
+    path = manuals_file(config.rag.store)
+    if not given("rag.store"):
+        from edged.cli import client
 
-        return function(*args, only=Filter(**{name: given.pop(name) for name in FILTERS}), **given)
-
-    for name, help in reversed(FILTERS.items()):
-        wrapper = click.option(f"--{name}", metavar="TEXT", default="", help=help)(wrapper)
-    return wrapper
+        socket = config.server.socket
+        with suppress(EdgedError):  # there is none, or it keeps no manuals
+            nothing = {"document": "/"}  # of what is in it
+            other = client.fetch(socket, "GET", "/v1/documents", nothing)["store"]
+            if Path(other) != path.absolute():
+                click.echo(f"this is {path}; the daemon on {socket} keeps its manuals in {other}: "
+                           f"--store {other} for these", err=True)  # fmt: skip
+    return path
 
 
 def opened(config: Config) -> closing[Store]:
-    """The store of the settings."""
+    """The store of that file."""
     from edged.rag.store import Store
-    from edged.store.folder import manuals_file
 
-    return closing(Store(manuals_file(config.rag.store)))
+    return closing(Store(local(config)))
 
 
 def write(rows: Iterable[Row], columns: Iterable[str], form: str) -> None:
     """Write rows in one of FORMATS, in the manner of sqlite-utils; lists stand as JSON in a column."""
     import csv
-    import json
     import sys
 
     columns = list(columns)
@@ -110,9 +107,12 @@ def command() -> None:
 
 @command.command()
 @formatted("table")
-@configured("rag.store")
+@configured("rag.store", "server.socket")
 def stats(config: Config, form: str) -> None:
-    """Count documents, contents (equal files are one), chunks, pages and bytes, and name the embedding model."""
+    """Count documents, contents (equal files are one), chunks, pages and bytes, and name the embedding model.
+
+    No daemon is asked: this looks into the file of --store or of the settings.
+    """
     with opened(config) as store:
         row: Row = {"store": str(store.path), **store.stats()}
         binding = store.binding()
@@ -129,56 +129,79 @@ def stats(config: Config, form: str) -> None:
 @command.command("list")
 @filtered
 @formatted("table")
-@configured("rag.store")
-def list_(config: Config, only: Filter, form: str) -> None:
-    """List the documents: id, collection, path, title, product, version, pages (blank: without text), chunks."""
+@configured("rag.store", "server.socket")
+def list_(config: Config, only: dict[str, str], form: str) -> None:
+    """List the documents: id, collection, path, title, product, version, pages, pages_without_text, chunks.
+
+    Those of the daemon if one answers on the socket, else of the settings' store; with --store of that file.
+    """
     from edged.rag.store import DocumentRow
 
-    with opened(config) as store:
-        rows = [{**row._asdict(), "blank": list(row.blank)} for row in store.documents(only)]
-    shown = [name for name in DocumentRow._fields if form != "table" or name != "sha256"]
-    write(rows, shown, form)
+    with manuals.opened(config) as target:
+        rows = target.documents(only)
+    names = ["pages_without_text" if name == "blank" else name for name in DocumentRow._fields]
+    write(rows, [name for name in names if form != "table" or name != "sha256"], form)
 
 
 @command.command()
-@configured("rag.store")
-def check(config: Config) -> None:
-    """Read the whole store and compare its tables. Exit status 1 if it is damaged."""
-    with opened(config) as store:
-        store.check()
-        counts = store.stats()
-        click.echo(f"{store.path} is whole: {counts['documents']} documents, {counts['chunks']} chunks")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@configured("rag.store", "server.socket")
+def check(config: Config, as_json: bool) -> None:
+    """Read the whole store and compare its tables. Exit status 1 if it is damaged.
+
+    No daemon is asked: this looks into the file of --store or of the settings.
+    """
+    try:
+        with opened(config) as store:
+            store.check()
+            counts = store.stats()
+    except BadStore as error:
+        if as_json:
+            click.echo(json.dumps({"whole": False, "error": error.message}))
+        raise
+    found = {"store": str(store.path), "documents": counts["documents"], "chunks": counts["chunks"]}
+    if as_json:
+        click.echo(json.dumps({"whole": True, **found}))
+    else:
+        click.echo("{store} is whole: {documents} documents, {chunks} chunks".format(**found))
 
 
 @command.command()
 @click.argument("documents", nargs=-1, metavar="[ID|PATH]...")
 @filtered
-@configured("rag.store")
-def remove(config: Config, documents: tuple[str, ...], only: Filter) -> None:
-    """Remove documents by id, path or file name, or all that pass the filters."""
-    if not documents and not any(vars(only).values()):
+@click.option("--json", "as_json", is_flag=True, help="One JSON object per document and line.")
+@configured("rag.store", "server.socket")
+def remove(config: Config, documents: tuple[str, ...], only: dict[str, str], as_json: bool) -> None:
+    """Remove documents by id, path or file name, or all that pass the filters.
+
+    From the daemon's store if one answers on the socket, else from the settings'; with --store from that file.
+    """
+    if not documents and not only:
         raise click.UsageError("name documents (edged store list), or give a filter")
-    with opened(config) as store:
-        rows = store.documents(only)
-        for row in {row.id: row for name in documents for row in [_named(rows, name)]}.values() if documents else rows:
-            store.remove(row.id)
-            click.echo(f"removed {row.id} {row.path}")
-        if not documents and not rows:
+    with manuals.opened(config) as target:
+        rows = target.documents(only)
+        if documents:
+            rows = list({row["id"]: row for row in (_named(rows, name) for name in documents)}.values())
+        elif not rows:
             raise NotFound("no document passes the filters", hint="edged store list")
+        for row in rows:
+            target.remove(row["id"])
+            if as_json:
+                click.echo(json.dumps({**row, "deleted": True}))
+            else:
+                click.echo(f"removed {row['id']} {row['path']}")
 
 
-def _named(rows: list[DocumentRow], name: str) -> DocumentRow:
+def _named(rows: list[Row], name: str) -> Row:
     """The one document that an argument means. Raises NotFound, BadRequest."""
-    from pathlib import Path
-
     absolute = str(Path(name).resolve())
-    found = ([row for row in rows if row.path in (name, absolute)]
-             or [row for row in rows if str(row.id) == name]
-             or [row for row in rows if row.path.endswith(f"/{name}")])  # fmt: skip
+    found = ([row for row in rows if row["path"] in (name, absolute)]
+             or [row for row in rows if str(row["id"]) == name]
+             or [row for row in rows if row["path"].endswith(f"/{name}")])  # fmt: skip
     if not found:
         raise NotFound(f"no document {name} in the store, or none that passes the filters", hint="edged store list")
     if len(found) > 1:
-        listed = ", ".join(f"{row.id} {row.path} ({row.collection})" for row in found)
+        listed = ", ".join(f"{row['id']} {row['path']} ({row['collection']})" for row in found)
         raise BadRequest(f"{name} may be {listed}", hint="give the id, or --collection")
     return found[0]
 
@@ -186,21 +209,30 @@ def _named(rows: list[DocumentRow], name: str) -> DocumentRow:
 @command.command()
 @filtered
 @formatted("nl")
-@configured("rag.store")
-def export(config: Config, only: Filter, form: str) -> None:
-    """Write the chunks as rows: their document, page and page_end, headings, text."""
+@configured("rag.store", "server.socket")
+def export(config: Config, only: dict[str, str], form: str) -> None:
+    """Write the chunks as rows: their document, page and page_end, headings, text.
+
+    No daemon is asked: this looks into the file of --store or of the settings, which is named on stderr.
+    """
+    from edged.rag.admin import COLUMNS
+    from edged.rag.store import Filter
+
     with opened(config) as store:
-        write(store.export(only), COLUMNS, form)
+        click.echo(f"store: {store.path}", err=True)
+        write(store.export(Filter(**only)), COLUMNS, form)
 
 
 @command.command()
-@configured("rag.store")
+@configured("rag.store", "server.socket")
 def migrate(config: Config) -> None:
-    """Bring a store that an older edged wrote up to date; a copy of it is kept beside it."""
-    from edged.rag import schema
-    from edged.store.folder import manuals_file
+    """Bring a store that an older edged wrote up to date; a copy of it is kept beside it.
 
-    path = manuals_file(config.rag.store)
+    No daemon is asked: this changes the file of --store or of the settings.
+    """
+    from edged.rag import schema
+
+    path = local(config)
     old, copy = schema.migrate(path)
     if copy is None:
         click.echo(f"{path} has version {old} already")

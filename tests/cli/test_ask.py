@@ -134,6 +134,25 @@ def test_the_daemon_answers_if_there_is_one(fake: Fake, monkeypatch: pytest.Monk
     assert there == ["/there"] * 2
 
 
+def test_flags_that_a_daemon_does_not_take_are_refused(fake: Fake, monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
+                                                       capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(client, "answers", lambda path: path == "/there")
+    monkeypatch.setattr(manuals, "Through", lambda path: fake)
+    there = ["--socket", "/there"]
+    assert main.run(["ask", "a", *there, "-m", "m.gguf", "--threads", "2", "--least", "0.5"]) == 1
+    assert capsys.readouterr().err == (
+        "error: the daemon on /there answers, which has its own --model, --threads\n"
+        "hint: leave that out, or name the store with --store: then this process does it\n"
+    )
+    (tmp_path / "a.md").write_text("x")
+    assert main.run(["ingest", str(tmp_path), *there, "--chunk", "100", "--embedding-model", "e.gguf"]) == 1
+    assert "its own --chunk, --embedding-model" in capsys.readouterr().err
+    assert main.run(["search", "a", *there, "--memory-check", "off"]) == 1
+    assert not fake.asked
+    assert main.run(["ask", "a", *there, "--store", "m.db", "--threads", "2"]) == 0
+    assert main.run(["ask", "a", "--socket", "/gone", "--threads", "2"]) == 0
+
+
 # -- with a model ------------------------------------------------------------------------------------------------------
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import time
 from collections.abc import Callable
@@ -39,8 +40,8 @@ class Fake:
         self.sent: list[str] = []
         self.removed: list[int] = []
 
-    def documents(self, collection: str) -> list[Row]:
-        return [row for (of, _), row in self.rows.items() if of == collection]
+    def documents(self, only: dict[str, str]) -> list[Row]:
+        return [row for row in self.rows.values() if only.items() <= row.items()]
 
     def ingest(self, path: str, data: bytes, about: dict[str, str], progress: Callable[[int, int], None]) -> Row:
         self.sent.append(Path(path).name)
@@ -172,7 +173,7 @@ def test_a_folder_that_may_not_be_read_is_named(folder: Path, fake: Fake, capsys
 def test_nothing_at_all_is_an_error_and_forgets_nothing(folder: Path, fake: Fake, tmp_path: Path,
                                                         capsys: pytest.CaptureFixture[str]) -> None:
     assert ingest(folder) == 0
-    for path in fake.documents("default"):
+    for path in fake.documents({}):
         Path(path["path"]).unlink()
     assert ingest(folder, "--prune") == 1, "a disk that is not mounted is an empty folder"
     assert ingest(tmp_path / "nosuch") == 1
@@ -181,6 +182,64 @@ def test_nothing_at_all_is_an_error_and_forgets_nothing(folder: Path, fake: Fake
     assert f"refused: {tmp_path}/nosuch: No such file or directory" in captured.out
     assert len(fake.rows) == 2
     assert main.run(["ingest"]) == 2
+
+
+def test_an_empty_folder_is_named_and_forgets_nothing(folder: Path, fake: Fake, tmp_path: Path,
+                                                      capsys: pytest.CaptureFixture[str]) -> None:
+    """Its disk is not mounted, most likely; the folder beside it and the one above it are looked at all the same."""
+    usb = folder / "usb"
+    usb.mkdir()
+    for gone in (usb / "u.md", folder / "v.md"):
+        gone.write_text("x")
+    assert ingest(folder) == 0
+    for gone in (usb / "u.md", folder / "v.md"):
+        gone.unlink()
+    capsys.readouterr()
+    assert ingest(usb, folder, "--prune", "--json") == 3
+    _, report = told(capsys)
+    assert report["refused"] == [{"path": str(usb), "error": "no files in it"}]
+    assert (report["unchanged"], report["pruned"], report["kept"]) == (2, 1, [])
+    assert sorted(Path(path).name for _, path in fake.rows) == ["a.txt", "b.md", "u.md"]
+    assert ingest(usb, folder / "pumps", "--prune", "-q") == 3
+    assert capsys.readouterr().err == f"refused: {usb}: no files in it\n"
+    assert len(fake.rows) == 3
+
+
+@pytest.mark.parametrize("name", ["", " "])
+def test_an_empty_name_is_no_collection(name: str, folder: Path, fake: Fake,
+                                        capsys: pytest.CaptureFixture[str]) -> None:
+    """It would mean all of them, and --prune would forget what lies in others."""
+    assert ingest(folder, "--collection", "pumps") == 0
+    (folder / "b.md").unlink()
+    assert ingest(folder, "--collection", name, "--prune") == 2
+    assert "'--collection': it is empty" in capsys.readouterr().err
+    assert not fake.removed and len(fake.sent) == 2
+
+
+@pytest.mark.parametrize("row", [None, "known"])
+def test_nothing_waits_for_what_is_no_file(row: str | None, folder: Path, fake: Fake, monkeypatch: pytest.MonkeyPatch,
+                                           capsys: pytest.CaptureFixture[str]) -> None:
+    """FIFOs, sockets and devices, even one that takes a file's place after the look at it."""
+    if row:
+        assert ingest(folder) == 0
+    check = files.check
+
+    def swapped(path: Path) -> int:
+        size = check(path)
+        if path.name == "b.md":
+            path.unlink()
+            os.mkfifo(path)
+        return size
+
+    monkeypatch.setattr(files, "check", swapped)
+    (folder / "zero.md").symlink_to("/dev/zero")
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(folder / "s.md"))
+        capsys.readouterr()
+        assert ingest(folder, folder / "pumps", "--json") == 3
+    _, report = told(capsys)
+    errors = [refused["error"] for refused in report["refused"]]
+    assert sorted(errors) == [f"{name}: not a regular file" for name in ("b.md", "s.md", "zero")]
 
 
 # -- what is sent, and what is told ------------------------------------------------------------------------------------

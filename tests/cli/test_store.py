@@ -15,7 +15,10 @@ import pytest
 
 from edged.cli import main
 from edged.cli.store import FORMATS, command
+from edged.config import RagConfig
 from tests.rag.manuals import new, put
+from tests.service.running import Running
+from tests.stub_engine import StubEmbedder
 
 Run = Callable[..., str]
 
@@ -39,7 +42,7 @@ def store(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Run:
 
 def test_every_command_and_option_has_help() -> None:
     for name, sub in command.commands.items():
-        assert sub.help and sub.help.endswith("."), name
+        assert sub.help and sub.help.rstrip().endswith("."), name
         for option in sub.params:
             if isinstance(option, click.Option):
                 assert option.help and option.help.split("  [")[0].endswith("."), f"{name} {option.opts}"
@@ -106,6 +109,54 @@ def test_remove_takes_what_is_meant_and_nothing_else(store: Run) -> None:
     assert store("remove", "pump.pdf") == "removed 2 /n/pump.pdf\n"
     assert json.loads(store("list", "--json")) == []
     assert store("check").endswith("is whole: 0 documents, 0 chunks\n")
+
+
+def test_json_of_check_and_remove(store: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "manuals.db"
+    assert json.loads(store("check", "--json")) == {"whole": True, "store": str(path), "documents": 3, "chunks": 4}
+    listed = json.loads(store("list", "--json", "--product", "QV"))
+    assert store("remove", "1", "--json") == json.dumps({**listed[0], "deleted": True}) + "\n"
+    path.write_bytes(bytes(1024) + path.read_bytes()[1024:])
+    capsys.readouterr()
+    assert main.run(["store", "check", "--json", "--store", str(path)]) == 1
+    captured = capsys.readouterr()
+    told = json.loads(captured.out)
+    assert not told["whole"] and captured.err.startswith(f"error: {told['error']}\n")
+
+
+def test_an_empty_filter_is_none(store: Run) -> None:
+    """A variable of a script that is not set would mean all documents."""
+    for name in ("list", "remove", "export"):
+        assert "it is empty" in store(name, "--product", "QV", "--collection", "", status=2)
+
+
+def test_the_daemon_lists_and_removes_what_is_in_its_store(store: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+                                                           capsys: pytest.CaptureFixture[str]) -> None:
+    """By the rule of the other commands; what no daemon does tells of its file."""
+    own, there = tmp_path / "own.db", tmp_path / "manuals.db"
+    copy = there.read_bytes()
+    expected = {form: store("list", f"--{form}") for form in FORMATS}
+    monkeypatch.setenv("EDGED_RAG_STORE", str(own))
+    with Running(embedder=StubEmbedder(), rag=RagConfig(store=str(there))) as daemon:
+
+        def run(*args: str, status: int = 0) -> tuple[str, str]:
+            assert main.run(["store", *args, "--socket", daemon.path]) == status
+            return tuple(capsys.readouterr())  # type: ignore[return-value]
+
+        for form, rows in expected.items():
+            assert run("list", f"--{form}") == (rows, "")
+        assert [row["path"] for row in json.loads(run("list", "--json", "--product", "QV")[0])] == ["/m/pump.pdf"]
+        assert run("remove", "/n/pump.pdf") == ("removed 2 /n/pump.pdf\n", "")
+        assert "no document 2" in run("remove", "2", status=1)[1]
+        told = f"this is {own}; the daemon on {daemon.path} keeps its manuals in {there}: --store {there} for these\n"
+        for name in ("check", "stats", "export", "migrate"):
+            assert run(name, status=1)[1].startswith(f"{told}error: no store of manuals at {own}"), name
+        own.write_bytes(copy)
+        assert run("check") == (f"{own} is whole: 3 documents, 4 chunks\n", told)
+        assert run("export")[1] == f"{told}store: {own}\n"
+        monkeypatch.setenv("EDGED_RAG_STORE", str(there))
+        assert run("export")[1] == f"store: {there}\n"
+    assert run("list", "--json")[1] == f"no daemon answers on {daemon.path}: using {there}\n"
 
 
 def test_j11_check_names_damage(store: Run, tmp_path: Path) -> None:
