@@ -193,8 +193,7 @@ class Here:
         checked = Checked(packed.used, found.question)
         wanted = generate.request(model, packed.ids, tokens, {"temperature": 0.0})._replace(speculate=True)
         done = generate.stream(model, wanted, (), lambda text: show(checked.push(text)), lambda: checked.over)
-        if not checked.over:
-            show(checked.finish(whole=done.reason == "stop"))
+        show(checked.finish(whole=checked.over or done.reason == "stop"))
         answer = checked.answer(found.confidence)
         if answer.refused:
             answer = replace(self._loaded().quote(found), dropped=answer.dropped)

@@ -254,7 +254,7 @@ def test_a_model_that_goes_astray_is_stopped(store: list[str], smollm2_path: Pat
     assert (told["answer"], told["mode"]) == ("The level is locked for 15 minutes [1].", "generate")
     (request,) = engine.requests
     assert request.speculate and request.sampling.temperature == 0 and request.max_tokens == prompt.ANSWER_TOKENS
-    assert told["dropped_sentences"] == 1 + citations.ADRIFT
+    assert told["dropped_sentences"] == 1 + citations.ADRIFT + 1, "the question; what went astray; what had begun then"
     assert engine.stats()["cancelled_total"] == 1, "it was not heard out"
     (machine,) = engine.machines
     assert machine is not None
