@@ -177,9 +177,8 @@ class Asking:
                     whole, self.late, self.cut = piece.finish == "stop", piece.late, piece.finish == "length"
         if text := checked.finish(whole):
             yield text
-        self.cancel()  # a model that has nothing to say goes on about that
-        choice = self._generation.choices[0]
-        self.usage = self._generation.usage() if choice.over else Usage(len(self._prompt.ids), choice.n_tokens)
+        await self._generation.end()  # a model that has nothing to say goes on about that
+        self.usage = self._generation.usage()
         self.answer = checked.answer(self.found.confidence)
         if self.answer.refused:
             quotes = await self.in_time(self._context.manuals(_quote, self.found))

@@ -204,6 +204,14 @@ class Generation:
                         late=self.choices[i].late)
                 for i, piece in enumerate(whole)]
 
+    async def end(self) -> None:
+        """Stop what still runs, as if it had come to its end, and wait for that. Raises as `next`."""
+        for choice in self.choices:
+            choice.finish = choice.finish or "stop"
+        self.cancel()
+        while await self.next():
+            pass
+
     def cancel(self) -> None:
         """Stop what still runs. Idempotent."""
         self._forget_timer()
