@@ -32,8 +32,9 @@ _REASONS = {status.value: status.phrase for status in HTTPStatus}
 
 Headers = list[tuple[str, str]]
 
-BodyLimit = Callable[[str, str], tuple[int, str]]
-"""Method and path -> the most bytes of a body, and the name of the setting that says so."""
+BodyLimit = Callable[[str, str, "int | None"], tuple[int, str]]
+"""Method, path and length of the body (None: its head does not say) -> the most bytes of a body, and the name of the
+setting that says so. What it raises comes out of `feed` or `next_request`: the body is not wanted."""
 
 
 @dataclass(frozen=True)
@@ -164,7 +165,9 @@ class HttpConnection:
                 self._path, raw = unquote(parts.path), parts.query
             except ValueError:  # such as http://[::1 with no closing bracket
                 pass
-        self._max_body, self._setting = self._limit(head.method.decode("latin-1"), self._path)
+        headers = dict(head.headers)
+        length = None if b"transfer-encoding" in headers else int(headers.get(b"content-length", 0))
+        self._max_body, self._setting = self._limit(head.method.decode("latin-1"), self._path, length)
         try:
             self._query = parse_query(raw)
         except BadQuery as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from functools import partial
 
 from edged.api.context import Context, Reply
 from edged.api.errors import BadHttp
@@ -20,7 +21,13 @@ PROGRESS = 64 * 1024
 """Bytes of a request for which header_timeout counts anew: a large document may take long, a client that stalls not."""
 
 LARGE = ("POST", "/v1/documents")
-"""What takes bodies up to rag.max_document."""
+"""What takes bodies up to rag.max_document, and keeps them until they are in the store."""
+
+UPLOADS = 2
+"""Largest documents that are kept at a time, or more that are smaller; what comes beside them is refused."""
+
+RETRY = 5
+"""Seconds after which a document that was refused for others may be sent again."""
 
 log = logging.getLogger(__name__)
 
@@ -32,6 +39,7 @@ class HttpServer:
         self._context = context
         self._limits = context.limits
         self._open: dict[Stream, bool] = {}  # whether it is answering
+        self._uploads: dict[Stream, int] = {}  # bytes of its document
         self._stopping = False
         self.counters = {"connections_total": 0.0, "requests_total": 0.0, "errors_total": 0.0, "dropped_total": 0.0}
 
@@ -43,7 +51,7 @@ class HttpServer:
     async def serve(self, stream: Stream) -> None:
         """One connection, from its first byte to its last."""
         self.counters["connections_total"] += 1
-        http = HttpConnection(self._max_body)
+        http = HttpConnection(partial(self._max_body, stream))
         if len(self._open) >= self._limits.max_connections:
             reason = f"{len(self._open)} connections are open, as many as server.max_connections allows"
             await self._refuse(stream, http, error_reply(Busy(reason)))
@@ -51,6 +59,8 @@ class HttpServer:
         self._open[stream] = False
         try:
             await self._converse(stream, http)
+        except Busy as error:
+            await self._refuse(stream, http, error_reply(error))
         except asyncio.CancelledError:
             self.counters["dropped_total"] += self._open[stream]
             raise
@@ -59,6 +69,7 @@ class HttpServer:
             stream.abort()
         finally:
             del self._open[stream]
+            self._uploads.pop(stream, None)
 
     async def stop(self, patience: float) -> None:
         """Close idle connections now, the others when they are answered, at the latest after `patience` seconds."""
@@ -81,6 +92,8 @@ class HttpServer:
                 self._open[stream] = True
                 await self._send(stream, http, await self._answer(event))
                 self._open[stream] = False
+                del event  # with its body
+                self._uploads.pop(stream, None)
                 events = http.next_request()
                 if self._stopping:
                     events = [Ended()]
@@ -116,10 +129,19 @@ class HttpServer:
                 deadline, n_bytes = time.monotonic() + self._limits.header_timeout, 0
             events += http.feed(data)
 
-    def _max_body(self, method: str, path: str) -> tuple[int, str]:
-        if (method, path) == LARGE:
-            return self._context.rag.max_document, "rag.max_document"
-        return self._limits.max_body, "server.max_body"
+    def _max_body(self, stream: Stream, method: str, path: str, length: int | None) -> tuple[int, str]:
+        """Raises Busy for a document beside too many others."""
+        if (method, path) != LARGE:
+            return self._limits.max_body, "server.max_body"
+        most = self._context.rag.max_document
+        size, held = most if length is None else length, sum(self._uploads.values())
+        if size <= most:
+            if held + size > UPLOADS * most:
+                raise Busy(f"{len(self._uploads)} documents of {held} bytes are on their way into the store; "
+                           f"{UPLOADS * most} bytes are taken at a time", retry_after=RETRY,
+                           hint="send one document after the other, or raise rag.max_document")
+            self._uploads[stream] = size
+        return most, "rag.max_document"
 
     async def _answer(self, request: HttpRequest) -> Reply:
         self.counters["requests_total"] += 1

@@ -24,7 +24,7 @@ MAX_BODY = 100
 CONTINUE = Interim(b"HTTP/1.1 100 Continue\r\n\r\n")
 
 
-def limit(method: str, path: str) -> tuple[int, str]:
+def limit(method: str, path: str, length: int | None) -> tuple[int, str]:
     """What the bodies of this file are measured by."""
     return (1000, "large.limit") if (method, path) == ("POST", "/large one") else (MAX_BODY, "small.limit")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+import weakref
 from types import SimpleNamespace
 from typing import Any
 
@@ -116,4 +117,65 @@ def test_an_upload_that_stalls_is_dropped(clock: Clock) -> None:
         assert b"64 KiB of it, took longer than 10 seconds" in client.received
         client.abort()
 
+    talk(conversation)
+
+
+@pytest.mark.usefixtures("clock")
+def test_documents_that_are_too_many_to_be_kept_are_refused_before_they_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until those before them are answered or their clients leave; other requests are not meant."""
+    async def main() -> None:
+        go = asyncio.Event()
+
+        async def answer(request: HttpRequest, context: Context) -> Reply:
+            await go.wait()
+            return Reply(200, b"done")
+
+        monkeypatch.setattr(http_server, "answer", answer)
+        context: Any = SimpleNamespace(limits=ServerConfig(), rag=RagConfig(max_document=1000))
+        server = HttpServer(context)
+
+        async def sent(data: bytes) -> NullClient:
+            client = connect(server.serve)
+            client.send(data)
+            await settled()
+            return client
+
+        document = head("POST", "/v1/documents?path=a.md", 900)
+        whole, unknown = await sent(document + b"x" * 900), head("POST", "/v1/documents", 0).replace(
+            b"Content-Length: 0", b"Transfer-Encoding: chunked")  # fmt: skip
+        slow = await sent(unknown)
+        for data in (document, unknown):
+            refused = await sent(data)
+            assert refused.received.startswith(b"HTTP/1.1 503 ") and b'"code":"busy"' in refused.received
+            assert b"Retry-After: 5\r\n" in refused.received and b"2 documents of 1900 bytes" in refused.received
+        small = await sent(head("POST", "/v1/documents", 100) + b"x" * 100)
+        assert not small.received and not (await sent(head("POST", "/v1/ask", 900))).received
+        slow.leave()
+        await settled()
+        taken = await sent(document + b"x" * 900)
+        assert not taken.received
+        go.set()
+        await settled()
+        for client in (whole, small, taken):
+            assert client.received.endswith(b"done")
+        assert not (await sent(document)).received and not (await sent(document)).received  # beside open connections
+
+    asyncio.run(main())
+
+
+def test_a_request_is_let_go_once_it_is_answered(monkeypatch: pytest.MonkeyPatch, clock: Clock) -> None:
+    """A connection that stays open may have sent a large body."""
+    requests: list[weakref.ref[HttpRequest]] = []
+
+    async def answer(request: HttpRequest, context: Context) -> Reply:
+        requests.append(weakref.ref(request))
+        return Reply(200, b"done")
+
+    async def conversation(client: NullClient) -> None:
+        client.send(head("POST", "/v1/documents", 4) + b"long")
+        await settled()
+        assert client.received.endswith(b"done") and requests[0]() is None
+        client.abort()
+
+    monkeypatch.setattr(http_server, "answer", answer)
     talk(conversation)
