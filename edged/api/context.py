@@ -113,7 +113,7 @@ class Context(Protocol):
         """Both, the one that answers first, or the one there is. Raises NotReady."""
 
     async def manuals(self, work: Callable[..., T], *args: Any, writing: bool = False) -> T:
-        """Run work(manuals, *args) in the thread that searches the store, or in the one that writes to it, in order.
+        """Run work(manuals, *args) in the thread that searches the store, or in the one that ingests, in order.
 
         Raises as `embedder`, and what `work` raises.
         """

@@ -82,12 +82,12 @@ async def documents(request: HttpRequest, context: Context) -> Reply:
 
 
 async def remove(request: HttpRequest, context: Context) -> Reply:
-    """DELETE /v1/documents/ID."""
+    """DELETE /v1/documents/ID. In the thread that searches, so that it need not wait for an ingest."""
     refuse_unknown(request.query, ())
     name = request.path.removeprefix("/v1/documents/")
     if not (name.isascii() and name.isdecimal() and len(name) < 19):
         raise NotFound(f"there is no document {name[:80]!a}; GET /v1/documents lists them with their ids")
-    await context.manuals(lambda manuals: manuals.remove(int(name)), writing=True)
+    await context.manuals(lambda manuals: manuals.remove(int(name)))
     return json_reply({"id": int(name), "deleted": True})
 
 

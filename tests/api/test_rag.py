@@ -212,6 +212,21 @@ def test_a_document_is_replaced_and_removed() -> None:
         assert error_of(again)[:2] == (404, "not_found") and str(rows["a.md"]["id"]) in again.text
 
 
+def test_a_document_is_removed_while_another_is_taken_in() -> None:
+    engine = StubEmbedder(hashed, n_ctx=1000, dim=manuals.DIM)
+    with running(embedder=engine) as daemon:
+        ingest(daemon, FAN_TXT, path="fan.txt")
+        engine.hold()
+        with daemon.client() as other, other.stream("POST", "/v1/documents?path=a.md", content=PUMP_MD) as response, \
+             daemon.client() as client:
+            engine.wait(lambda stats: stats["waiting"] == 1)
+            assert client.delete("/v1/documents/1").json() == {"id": 1, "deleted": True}
+            assert daemon.get("/v1/documents").json()["data"] == []
+            engine.step()
+            assert '"outcome":"added"' in response.read().decode()
+        assert [row["path"] for row in daemon.get("/v1/documents").json()["data"]] == ["a.md"]
+
+
 @pytest.mark.parametrize("name", ["", "x", "-1", "1.0", "1/2", "9" * 30, "\u0663", "%00"])
 def test_only_ids_are_removed(daemon: Running, name: str) -> None:
     with daemon.client() as client:
