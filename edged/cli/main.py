@@ -3,7 +3,7 @@
 Add a command: one module in this folder that exports `command`, one name in COMMANDS.
 
 Exit status: 0 done; 1 an error, on stderr as `error: what is wrong` and `hint: what to do`; 2 wrong usage; 3 some files
-were refused (`ingest`); 4 the manuals hold no answer (`ask`, `search`); 130 interrupted (Ctrl-C); 141 the reader of the
+or folders were refused (`ingest`); 4 the manuals hold no answer (`ask`, `search`); 130 interrupted (Ctrl-C); 141 the reader of the
 output went away.
 """
 
@@ -63,7 +63,7 @@ def _close_output() -> None:
 @click.command(
     cls=Commands,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-    epilog="Exit status: 0 done, 1 error, 2 wrong usage, 3 some files were refused, 4 not in the manuals, "
+    epilog="Exit status: 0 done, 1 error, 2 wrong usage, 3 some files or folders were refused, 4 not in the manuals, "
            "130 interrupted, 141 output closed by its reader.",
 )
 @click.version_option(__version__, message="%(prog)s %(version)s")

@@ -58,7 +58,7 @@ def local(config: Config) -> Path:
         with suppress(EdgedError):  # there is none, or it keeps no manuals
             nothing = {"document": "/"}  # of what is in it
             other = client.fetch(socket, "GET", "/v1/documents", nothing)["store"]
-            if Path(other) != path.absolute():
+            if Path(other).resolve() != path.resolve():
                 click.echo(f"this is {path}; the daemon on {socket} keeps its manuals in {other}: "
                            f"--store {other} for these", err=True)  # fmt: skip
     return path
