@@ -3,8 +3,8 @@
 Add a command: one module in this folder that exports `command`, one name in COMMANDS.
 
 Exit status: 0 done; 1 an error, on stderr as `error: what is wrong` and `hint: what to do`; 2 wrong usage; 3 some files
-or folders were refused (`ingest`); 4 the manuals hold no answer (`ask`, `search`); 130 interrupted (Ctrl-C); 141 the reader of the
-output went away.
+or folders were refused (`ingest`); 4 the manuals hold no answer (`ask`, `search`); 130 interrupted (Ctrl-C); 141 the
+reader of the output went away.
 """
 
 from __future__ import annotations
