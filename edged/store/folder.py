@@ -35,7 +35,7 @@ def models_folder(env: Mapping[str, str] | None = None) -> Path:
 
 def manuals_file(store: str = "", env: Mapping[str, str] | None = None) -> Path:
     """The file that holds the manuals: `store`, or manuals.db in the data folder. It need not be there yet."""
-    return Path(store).expanduser() if store else data_folder(env) / "manuals.db"
+    return Path(store).expanduser().absolute() if store else data_folder(env) / "manuals.db"
 
 
 def search_folders(env: Mapping[str, str] | None = None) -> list[Path]:
