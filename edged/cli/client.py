@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from typing import Any
 from urllib.parse import urlencode
 
-from edged.errors import BadRequest, EdgedError, NotReady
+from edged.errors import BadRequest, Busy, EdgedError, NotReady
 
 JSON = {"Content-Type": "application/json"}
 
@@ -99,7 +99,7 @@ def _asked(path: str, method: str, target: str, query: dict[str, str] | None, bo
             connection.request(method, target, body, headers)
         response = connection.getresponse()
         if response.status >= 300:
-            raise _error(response.read())
+            raise _error(response.read(), response.getheader("Retry-After"))
         yield response
     except UnicodeEncodeError as e:
         raise BadRequest(f"{e.object!r} is not valid Unicode") from e
@@ -109,10 +109,12 @@ def _asked(path: str, method: str, target: str, query: dict[str, str] | None, bo
         connection.close()
 
 
-def _error(body: bytes) -> EdgedError:
-    """The daemon's error, from its OpenAI-shaped body."""
+def _error(body: bytes, retry_after: str | None = None) -> EdgedError:
+    """The daemon's error, from its OpenAI-shaped body and, where it is only busy, the seconds it asks for."""
     try:
         error = json.loads(body)["error"]
+        if error.get("code") == Busy.code:
+            return Busy(error["message"], retry_after=int(retry_after or 1))
         return EdgedError(error["message"], code=error.get("code") or EdgedError.code)
     except (ValueError, KeyError, TypeError):
         return EdgedError(f"the daemon answered {body[:200]!r}")

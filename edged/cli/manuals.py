@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gc
 import json
+import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import click
 
 from edged.cli.options import FILTERS, flags_given, given
-from edged.errors import BadRequest, EdgedError
+from edged.errors import BadRequest, Busy, EdgedError
 
 if TYPE_CHECKING:
     from edged.config import Config
@@ -30,7 +31,7 @@ NOTHING = 4  # exit status: the question was understood, the manuals hold nothin
 # what a daemon is asked for, or asked with
 _SENT = ("server.socket", "rag.passages", "rag.least", "rag.answer")
 # a document that the daemon refuses, not an ingest that cannot go on
-_OF_DOCUMENT = frozenset(("bad_document", "bad_request", "bad_http"))
+_OF_DOCUMENT = frozenset(("bad_request", "bad_http"))
 
 
 class Manuals(Protocol):
@@ -94,6 +95,13 @@ class Through:
         return rows
 
     def ingest(self, path: str, data: bytes, about: dict[str, str], progress: Progress) -> Row:
+        while True:
+            try:
+                return self._ingest(path, data, about, progress)
+            except Busy as e:  # others' documents are on their way; this one's turn comes
+                time.sleep(e.retry_after)
+
+    def _ingest(self, path: str, data: bytes, about: dict[str, str], progress: Progress) -> Row:
         headers = {"Content-Type": "application/octet-stream"}
         try:
             for event in self._client.events(self.socket, "/v1/documents", {"path": path, **about}, data, headers):

@@ -174,9 +174,9 @@ def memory(config: Config, root: Path) -> Iterator[Finding]:
 def storage(config: Config, root: Path) -> Iterator[Finding]:
     """How fast the model comes from its disk, and whether there is room on it."""
     path = None
-    for _, file in _models(config):
+    for _, name in _models(config):
         with suppress(NotFound):  # `model` tells
-            path = path or folder.find(file)
+            path = path or folder.find(name)
     if path is None:
         return
     with path.open("rb", buffering=0) as file:

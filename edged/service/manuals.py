@@ -56,8 +56,8 @@ def open_manuals(config: Config, embedder: LoadedEmbedder | None) -> Manuals:
 
 
 class Desk:
-    """The manuals for an event loop: a thread that searches, and one that writes, so that no search waits for an
-    ingest. Each opens the store for itself, when it is first asked."""
+    """The manuals for an event loop: a thread that searches and removes, and one that takes documents in, so that no
+    search waits for an ingest. Each opens the store for itself, when it is first asked."""
 
     def __init__(self, config: Config, embedder: LoadedEmbedder | None) -> None:
         from edged.service.worker import Worker  # with asyncio: not for commands

@@ -8,7 +8,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from hashlib import sha256
 from pathlib import Path
@@ -17,10 +17,10 @@ from typing import Any
 import pytest
 from fpdf import FPDF
 
-from edged.cli import files, main, manuals
+from edged.cli import client, files, main, manuals
 from edged.cli.ingest import shown
 from edged.config import RagConfig
-from edged.errors import DiskFull, NotFound
+from edged.errors import Busy, DiskFull, NotFound
 from edged.rag.store import Store
 from tests.cli.serving import CHECKOUT, EDGED, PATIENCE, serving
 from tests.rag.pdfs import lines, pdf
@@ -324,6 +324,24 @@ def test_what_the_daemon_refuses_is_named_or_ends_it(folder: Path, capsys: pytes
     captured = capsys.readouterr()
     assert "documents: 0 added" in captured.out
     assert captured.err == "error: this daemon has no embedding model (set embedding.model)\n"
+
+
+def test_a_daemon_that_is_busy_is_asked_again(folder: Path, monkeypatch: pytest.MonkeyPatch,
+                                              capsys: pytest.CaptureFixture[str]) -> None:
+    """After as many seconds as it says; nothing is refused for want of patience."""
+    pauses, events = [], client.events
+
+    def busy(*args: Any) -> Iterator[Any]:
+        if len(pauses) < 2:
+            raise Busy("documents are on their way into the store", retry_after=5)
+        return events(*args)
+
+    monkeypatch.setattr(client, "events", busy)
+    monkeypatch.setattr("edged.cli.manuals.time.sleep", pauses.append)
+    (folder / "only.txt").write_text("The fuse has 2 A.")
+    with Running(embedder=StubEmbedder(n_ctx=512)) as daemon:
+        assert ingest(folder / "only.txt", "--socket", daemon.path) == 0
+    assert pauses == [5, 5] and "documents: 1 added" in capsys.readouterr().out
 
 
 # -- with the model, by this process and by the daemon -----------------------------------------------------------------

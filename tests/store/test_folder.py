@@ -36,7 +36,7 @@ def test_manuals_file(monkeypatch: pytest.MonkeyPatch) -> None:
     assert manuals_file("", {"HOME": "/h"}) == Path("/h/.local/share/edged/manuals.db")
     assert manuals_file("", {"HOME": "/h", "STATE_DIRECTORY": "/var/lib/x"}) == Path("/var/lib/x/manuals.db")
     assert manuals_file("", {"XDG_DATA_HOME": "/d", "EDGED_MODELS": "/m"}) == Path("/d/edged/manuals.db")
-    assert manuals_file("m.db", {"HOME": "/h"}) == Path("m.db")
+    assert manuals_file("m.db", {"HOME": "/h"}) == Path.cwd() / "m.db"
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     assert manuals_file("", {"HOME": "/root"}) == Path("/var/lib/edged/manuals.db")
 
