@@ -11,7 +11,7 @@ from typing import Literal
 Kind = Literal["heading", "text", "list", "code", "table_row"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Block:
     """A slice of a document that is of one kind: `document.text[start:end] == text`."""
 

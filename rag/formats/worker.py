@@ -1,7 +1,7 @@
 """The child that reads one document: `python -m edged.rag.formats.worker MODULE NAME MEMORY SECONDS`.
 
-Bytes of the document on stdin, JSON on stdout: the fields of Document with blocks as [kind, page, headings, start,
-end], or `error` and `hint`.
+Bytes of the document on stdin, JSON on stdout: the fields of Document with blocks as [kind, page, section, start, end],
+and `sections`, or `error` and `hint`. A section is [the section around it, its heading]; they count from 1, 0 is none.
 """
 
 from __future__ import annotations
@@ -23,10 +23,20 @@ def answer(module: str, name: str, data: bytes) -> dict:
         return {"error": error.message, "hint": error.hint}
     except MemoryError:
         return {"error": "reading it takes too much memory", "hint": "split it"}
+    sections: list[tuple[int, str]] = []
+    numbers: dict[tuple[str, ...], int] = {(): 0}
+
+    def number(headings: tuple[str, ...]) -> int:
+        if headings not in numbers:
+            sections.append((number(headings[:-1]), headings[-1]))
+            numbers[headings] = len(sections)
+        return numbers[headings]
+
     return {
         "title": document.title,
         "text": document.text,
-        "blocks": [[b.kind, b.page, b.headings, b.start, b.end] for b in document.blocks],
+        "blocks": [[b.kind, b.page, number(b.headings), b.start, b.end] for b in document.blocks],
+        "sections": sections,
         "pages_without_text": document.pages_without_text,
     }
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from edged.errors import BadDocument
 from edged.rag import formats
 from edged.rag.document import Document
-from edged.rag.formats import html, markdown, plain
+from edged.rag.formats import builder, html, markdown, plain
+from edged.rag.formats.builder import MAX_HEADING
 from edged.rag.formats.clean import clean, join
 
 
@@ -107,14 +106,8 @@ def test_plain_text() -> None:
     assert [block.page for block in document.blocks] == [1] * 6 + [2]
 
 
-def write(tmp_path: Path, name: str, data: bytes) -> Path:
-    path = tmp_path / name
-    path.write_bytes(data)
-    return path
-
-
-def test_a_file_is_read_by_its_name(tmp_path: Path) -> None:
-    document = formats.read(write(tmp_path, "Manual.MD", "# T\n\ngrün".encode()))
+def test_a_file_is_read_by_its_name() -> None:
+    document = formats.parse("Manual.MD", "# T\n\ngrün".encode())
     assert document == markdown.read("# T\n\ngrün".encode(), "Manual.MD")
 
 
@@ -127,31 +120,50 @@ def test_a_file_is_read_by_its_name(tmp_path: Path) -> None:
         ("a.txt", b"x" * ((16 << 20) + 1), "larger than 16 MiB"),
     ],
 )
-def test_K05_a_file_that_cannot_be_read_says_why(tmp_path: Path, name: str, data: bytes, cause: str) -> None:
+def test_K05_a_file_that_cannot_be_read_says_why(name: str, data: bytes, cause: str) -> None:
     with pytest.raises(BadDocument, match=cause):
-        formats.read(write(tmp_path, name, data))
+        formats.parse(name, data)
 
 
-def test_K05_a_missing_file_says_so(tmp_path: Path) -> None:
-    with pytest.raises(BadDocument, match="No such file"):
-        formats.read(tmp_path / "a.txt")
+def test_K05_nesting_without_end_is_read() -> None:
+    assert formats.parse("a.html", b"<div><table><tr><td>" * 5_000 + b"core").text.strip() == "core"
 
 
-def test_K05_nesting_without_end_is_read(tmp_path: Path) -> None:
-    deep = b"<div><table><tr><td>" * 5_000 + b"core"
-    assert formats.read(write(tmp_path, "a.html", deep)).text.strip() == "core"
-
-
-def test_K05_a_reader_has_a_limit_on_memory(tmp_path: Path) -> None:
-    path = write(tmp_path, "a.txt", b"x" * (12 << 20))
+def test_K05_a_reader_has_a_limit_on_memory() -> None:
     with pytest.raises(BadDocument, match=r"a\.txt: (reading it takes too much memory|its reader died)"):
-        formats.read(path, memory=50 << 20)
+        formats.parse("a.txt", b"x" * (12 << 20), memory=50 << 20)
 
 
-def test_K05_a_reader_has_a_limit_on_time(tmp_path: Path) -> None:
-    path = write(tmp_path, "a.html", b"<p>x" * (1 << 22))
+def test_K05_a_reader_has_a_limit_on_time() -> None:
     with pytest.raises(BadDocument, match=r"not read after (1 s of processor time|10 s)"):
-        formats.read(path, seconds=1)
+        formats.parse("a.html", b"<b>x" * (1 << 22), seconds=1)
+
+
+def test_K05_a_reader_has_a_limit_on_what_it_says() -> None:
+    with pytest.raises(BadDocument, match=r"a\.txt: its reader said more than 1 MiB"):
+        formats.parse("a.txt", b"x" * (2 << 20), most=1 << 20)
+
+
+def test_K05_a_path_of_headings_is_told_once() -> None:
+    source = f"# {'a' * MAX_HEADING}\n\n## {'b' * MAX_HEADING}\n\n" + "x\n\n" * 5_000 + "# c\n\nx"
+    document = formats.parse("a.md", source.encode(), most=1 << 20)
+    assert document == markdown.read(source.encode(), "a.md")
+    assert document.blocks[2].headings is document.blocks[5_000].headings
+
+
+def test_K05_what_is_longer_than_a_heading_is_text() -> None:
+    long = "a" * (MAX_HEADING + 1)
+    source = f"<title>{long}</title><h1>Pump</h1><h2>{long}</h2><p>one</p>".encode()
+    document = html.read(source, "a.html")
+    assert document.title == "a" * MAX_HEADING
+    assert shape(document)[1:] == [("text", long, ("Pump",)), ("text", "one", ("Pump",))]
+
+
+def test_K05_more_blocks_than_any_manual_has_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(builder, "MAX_BLOCKS", 3)
+    assert len(plain.read(b"a\n\nb\n\nc", "a.txt").blocks) == 3
+    with pytest.raises(BadDocument, match="more than 3 paragraphs"):
+        plain.read(b"a\n\nb\n\nc\n\nd", "a.txt")
 
 
 def test_a_reading_ends_when_nobody_waits_for_it() -> None:
