@@ -11,6 +11,7 @@ from typing import Any
 
 from edged.errors import BadStore
 from edged.rag.database import RESTORE, Database
+from edged.rag.document import Chunk, key
 
 COLUMNS = ("document", "collection", "path", "title", "product", "version", "chunk", "page", "page_end", "headings",
            "text")  # fmt: skip
@@ -54,9 +55,20 @@ def check(db: Database, has_words: bool) -> None:
         for what, rows in _WRONG.items():
             if n := db.number(f"SELECT count(*) FROM {rows}"):
                 raise BadStore(f"{db.path}: {n} {what}", hint=RESTORE)
+        _check_texts(db)
     if has_words:
         with db.write():  # compares every word of the index with the text it is of
             db.run("INSERT INTO words (words) VALUES ('integrity-check')")
+
+
+def _check_texts(db: Database) -> None:
+    """Raise BadStore for a chunk that is not what was embedded, or not what its document says."""
+    sql = ("SELECT chunks.id, key, chunks.text, headings, start, end, substr(contents.text, start + 1, end - start) "
+           "FROM chunks JOIN contents ON contents.id = content")
+    for i, name, text, headings, start, end, span in db.rows(sql):
+        chunk = Chunk(text, start, end, None, None, tuple(json.loads(headings)))
+        if key(chunk) != name or not text.endswith(span):  # it may begin with a copy of the header of its table
+            raise BadStore(f"{db.path}: the text of chunk {i} is not what was ingested", hint=RESTORE)
 
 
 def export(db: Database, document: int) -> Iterator[dict[str, Any]]:

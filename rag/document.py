@@ -6,6 +6,7 @@ Offsets count characters (code points) of `Document.text`; pages count from 1. N
 from __future__ import annotations
 
 from dataclasses import dataclass
+from hashlib import sha256
 from typing import Literal
 
 Kind = Literal["heading", "text", "list", "code", "table_row"]
@@ -43,3 +44,13 @@ class Chunk:
     page: int | None
     page_end: int | None
     headings: tuple[str, ...]
+
+
+def indexed(chunk: Chunk) -> str:
+    """The text of a chunk as it is embedded and indexed: its headings, then itself."""
+    return "\n".join([*chunk.headings, chunk.text])
+
+
+def key(chunk: Chunk) -> str:
+    """Equal for chunks whose vectors are equal."""
+    return sha256(indexed(chunk).encode("utf-8", "surrogatepass")).hexdigest()

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from edged.rag.store import Filter, Source, Store, Stored, indexed
+from edged.rag.document import indexed
+from edged.rag.store import Filter, Source, Store, Stored
 from edged.rag.words import codes, phrases
 
 Embed = Callable[[Sequence[str]], np.ndarray]  # n texts -> f32 (n, dim)
