@@ -14,12 +14,13 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
 import numpy as np
 
-from edged.errors import ContextFull, NotFound
+from edged.errors import BadStore, ContextFull, NotFound
 from edged.rag import answer, chunk, formats, vectors
 from edged.rag.answer import LEAST, Answer, Evidence
 from edged.rag.document import Chunk, Document
@@ -107,6 +108,14 @@ class Manuals:
 
         return ingest_one(store, name, data, lambda n, d: formats.parse(n, d, alive=alive), split, embed,
                           collection=collection, product=product, version=version, progress=progress)
+
+    def probe(self) -> None:
+        """Open the store as the first question would, if there is one. Raises what that raises."""
+        with suppress(NotFound):
+            self._store()
+        there = self.path if self.path.exists() else self.path.parent
+        if there.exists() and not os.access(there, os.W_OK):
+            raise BadStore(f"{there} may not be written", hint="no manual can be taken in: see who owns it")
 
     def documents(self, only: Filter = EVERYWHERE) -> list[DocumentRow]:
         """The documents, by collection and path; none where there is no store yet."""

@@ -186,7 +186,9 @@ class Daemon:
         names = " and ".join(each.name for each in self._loaded.all)
         self._notifier.status(f"answering with {names}")
         self._notifier.ready()
-        log.info("%s answers on %s", names, self.limits.socket)
+        log.info("%s: answering on %s", names, self.limits.socket)
+        if self._loaded.embedder is not None:
+            await self._desk.probe()
 
     def _open(self) -> Loaded:
         """In the worker's thread: load, and compute one token and one vector as a proof."""

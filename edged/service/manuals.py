@@ -7,11 +7,13 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from edged.config import Config
 from edged.engine.request import EmbedderLike
+from edged.errors import BadStore, DiskFull, EdgedError
 from edged.store.folder import manuals_file
 
 if TYPE_CHECKING:
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
     from edged.rag.manuals import Manuals
 
 T = TypeVar("T")
+
+log = logging.getLogger(__name__)
 
 
 class Embedding:
@@ -66,15 +70,24 @@ class Desk:
         self._embedder = embedder
         self._workers = Worker("edged-search"), Worker("edged-ingest")
         self._opened: list[Manuals | None] = [None, None]
+        self._fault = ""
 
     async def run(self, work: Callable[..., T], *args: Any, writing: bool = False) -> T:
         """The result of work(manuals, *args), in its turn."""
         return await self._workers[writing].run(self._with_manuals, writing, work, *args)
 
+    async def probe(self) -> None:
+        """Find out what is wrong with the store before anybody asks; `warnings` and the log tell it."""
+        try:
+            await self.run(lambda manuals: manuals.probe())
+        except EdgedError as error:
+            log.warning("questions about manuals: %s", error)
+
     def warnings(self) -> tuple[str, ...]:
-        """What makes answers worse, as far as the store was opened."""
+        """What is wrong with the store, and what makes answers worse, as far as it was opened."""
         lacking = any(manuals is not None and manuals.lacks_words for manuals in self._opened)
-        return ("manuals are searched by meaning alone: this SQLite has no FTS5",) if lacking else ()
+        words = ("manuals are searched by meaning alone: this SQLite has no FTS5",) if lacking else ()
+        return (f"questions about manuals: {self._fault}", *words) if self._fault else words
 
     def close(self) -> None:
         """Close the stores after what runs, and end the threads. Waits for nothing."""
@@ -85,7 +98,13 @@ class Desk:
         manuals = self._opened[i]
         if manuals is None:
             manuals = self._opened[i] = open_manuals(self._config, self._embedder)
-        return work(manuals, *args)
+        try:
+            done = work(manuals, *args)
+        except (BadStore, DiskFull) as error:
+            self._fault = str(error)
+            raise
+        self._fault = ""
+        return done
 
     def _close(self, i: int) -> None:
         manuals = self._opened[i]

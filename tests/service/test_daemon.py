@@ -332,3 +332,18 @@ def test_j05_a_store_without_an_index_of_words_is_told(tmp_path: Path, monkeypat
         assert running.post("/v1/search", {"query": "fuse"}).json()["data"]
         (warning,) = running.get("/health").json()["warnings"]
         assert "FTS5" in warning
+
+
+def test_a_store_that_cannot_be_used_is_told_before_anybody_asks(tmp_path: Path) -> None:
+    """By /health, as a warning: the models answer all the same. It is over when the store is good again."""
+    bad = tmp_path / "manuals.db"
+    bad.write_bytes(b"no store at all" * 1000)
+    with Running(embedder=StubEmbedder(n_ctx=512), rag=RagConfig(store=str(bad))) as running:
+        until(lambda: bool(running.get("/health").json()["warnings"]))
+        (warning,) = running.get("/health").json()["warnings"]
+        assert warning.startswith("questions about manuals: ") and "manuals.db" in warning
+        assert running.post("/v1/embeddings", {"input": "x"}).status_code == 200
+        assert running.post("/v1/ask", {"question": "x?"}).status_code == 500
+        bad.unlink()
+        assert '"added"' in running.post("/v1/documents?path=/m/a.txt", b"The fuse has 2 A.").text
+        assert running.get("/health").json()["warnings"] == []
