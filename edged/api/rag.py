@@ -21,7 +21,7 @@ from edged.api.asking import (
     refuse_unknown,
 )
 from edged.api.context import Context, Reply
-from edged.api.errors import body_of
+from edged.api.errors import BadHttp, body_of
 from edged.api.fields import Fields
 from edged.api.ingesting import Ingesting
 from edged.api.openai_replies import Object, usage_of
@@ -97,6 +97,8 @@ async def ingest(request: HttpRequest, context: Context) -> Reply:
     The path is only its name; nothing is opened. A client that goes away ends it.
     """
     refuse_unknown(request.query, ("path", "collection", "product", "version"))
+    if request.headers.get("content-type", "").startswith("multipart/"):
+        raise BadHttp("the body is a form; send the document's bytes alone, as curl --data-binary does", 415)
     names = {name: _name(name, value) for name, value in request.query.items() if value}
     if not names.get("path", "").strip():
         raise BadRequest("path is missing: it says what the document is called", param="path")

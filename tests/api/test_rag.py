@@ -402,3 +402,9 @@ def test_pages_are_told() -> None:
         found = daemon.post("/v1/ask", {"question": "How often do I turn the screw?"}).json()
         quote = next(q for q in found["quotes"] if q["text"] == "Turn the screw twice.")
         assert quote["page"] <= 4 <= quote["page_end"] and quote["section"] == "" and quote["headings"] == []
+
+
+def test_a_form_is_no_document(daemon: Running) -> None:
+    with daemon.client() as client:
+        response = client.post("/v1/documents?path=a.txt", files={"file": ("a.txt", b"The fuse has 2 A.")})
+    assert response.status_code == 415 and "--data-binary" in response.json()["error"]["message"]
