@@ -67,7 +67,10 @@ class Manuals:
     def search(self, question: str, *, passages: int = 5, only: Filter = EVERYWHERE) -> list[Passage]:
         """The passages for a question, best first."""
         self._check(question)
-        return search(self._store(), self._embed if self.embedding else None, question, passages, only)
+        found = search(self._store(), self._embed if self.embedding else None, question, passages, only)
+        if not found:
+            self._check_filter(only)
+        return found
 
     def ask(self, question: str, *, passages: int = 5, least: float = LEAST, only: Filter = EVERYWHERE) -> Answer:
         """An answer of the manuals' own sentences, or a refusal."""
@@ -77,7 +80,10 @@ class Manuals:
         """What may answer a question."""
         self._check(question)
         embed = self._embed if self.embedding else None
-        return answer.look(self._store(), embed, question, k=passages, least=least, only=only)
+        found = answer.look(self._store(), embed, question, k=passages, least=least, only=only)
+        if not found.passages:
+            self._check_filter(only)
+        return found
 
     def quote(self, found: Evidence) -> Answer:
         """The answer that is made of the best sentences of what was found."""
@@ -165,6 +171,19 @@ class Manuals:
 
     def _beside(self, suffix: str) -> Path:
         return self.path.with_name(self.path.name + suffix)
+
+    def _check_filter(self, only: Filter) -> None:
+        """Raise NotFound for a filter that no document passes, with what there is: nothing in it is not an answer."""
+        rows = self._store().documents()
+        if not rows or only == EVERYWHERE or self._store().documents(only):
+            return
+        for name in ("collection", "product", "version"):
+            there, value = {getattr(row, name) for row in rows}, getattr(only, name)
+            if value and value not in there:
+                listed = ", ".join(sorted(there - {""})[:20]) or "none"
+                raise NotFound(f"no document has the {name} {value!r}", hint=f"there are: {listed}")
+        wanted = ", ".join(f"{name} {value!r}" for name, value in vars(only).items() if value)
+        raise NotFound(f"no document has {wanted}", hint="edged store list, or GET /v1/documents, shows what there is")
 
     def _model(self) -> Embedding:
         if self.embedding is None:

@@ -87,10 +87,13 @@ def test_the_stream_helper_of_openai(client: openai.OpenAI) -> None:
 
 
 def test_what_the_manuals_lack_is_refused(daemon: Running, client: openai.OpenAI) -> None:
-    for edged in ({"collection": "nothing"}, {**EDGED, "least": 1}, {**EDGED, "product": "fan"}):
+    for edged in ({**EDGED, "least": 1}, {**EDGED, "least": 0.9}):
         message = create(client, edged).choices[0].message
         assert message.content == "not in the manuals"
         assert message.edged["refused"] and message.edged["citations"] == []
+    for edged in ({"collection": "nothing"}, {**EDGED, "product": "fan"}):
+        with pytest.raises(openai.NotFoundError, match="no document has the"):
+            create(client, edged)
 
 
 def test_without_edged_a_chat_is_a_chat(daemon: Running) -> None:

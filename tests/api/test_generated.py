@@ -89,7 +89,7 @@ def test_a_generated_answer_streams_sentence_by_sentence(daemon: Running) -> Non
 
 @pytest.mark.parametrize("asked", [
     {"question": "Who won the football game yesterday?"}, {"question": QUESTION, "least": 1},
-    {"question": "What does fault E-0x77 mean?"}, {"question": QUESTION, "collection": "nothing"},
+    {"question": "What does fault E-0x77 mean?"},
 ])  # fmt: skip
 def test_what_is_refused_is_not_generated(daemon: Running, asked: dict[str, Any]) -> None:
     before = len(daemon.engine.requests)

@@ -93,7 +93,14 @@ def test_search_finds_within_its_filter(daemon: Running) -> None:
     assert paths() == {"/m/pump.md", "/m/fan.txt", "/m/copy.md"}
     assert paths(collection="old") == paths(document="copy.md") == {"/m/copy.md"}
     assert paths(product="fan") == {"/m/fan.txt"} and paths(document="/m/fan.txt", version=None) == {"/m/fan.txt"}
-    assert paths(product="pump", version="3") == paths(collection="nothing") == set()
+    for only, told in (
+        ({"collection": "nothing"}, "the collection 'nothing' (there are: default, old)"),
+        ({"product": "pump", "version": "9"}, "the version '9' (there are: "),
+        ({"product": "fan", "document": "pump.md"}, "document 'pump.md', product 'fan'"),
+    ):
+        response = daemon.post("/v1/search", {"query": "grease", **only})
+        assert error_of(response)[:2] == (404, "not_found")
+        assert response.json()["error"]["message"].startswith(f"no document has {told}")
 
 
 @pytest.mark.parametrize("query", ["", "  ", '"', "NEAR(", "a:b", "*", "\x00", "E-0x1F", "C++"], ids=repr)
@@ -157,7 +164,6 @@ def test_ask_quotes_the_manual(daemon: Running) -> None:
     ("What does fault E-0x77 mean?", {}),
     ("Who won the football game yesterday?", {}),
     ("What is the reset value of register CR2?", {"product": "fan"}),
-    ("What is the reset value of register CR2?", {"collection": "nothing"}),
     ("What is the reset value of register CR2?", {"least": 1}),
     ("?!", {}),
 ])  # fmt: skip

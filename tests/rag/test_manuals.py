@@ -57,7 +57,8 @@ def test_a_store_comes_with_its_first_document(opened: Manuals) -> None:
     assert (done.outcome, done.chunks, done.embedded) == ("added", 5, 5)
     quotes = opened.ask("What is the reset value of register CR2?").quotes
     assert ("Pump", "Part 4") in {quote.passage.headings for quote in quotes if "0x0018" in quote.text}
-    assert opened.ask("What is the reset value of CR2?", only=Filter(collection="other")).refused
+    with pytest.raises(NotFound, match=r"no document has the collection 'other' \(there are: default\)"):
+        opened.ask("What is the reset value of CR2?", only=Filter(collection="other"))
     assert [row.path for row in opened.documents(Filter(product="pump"))] == ["/m/pump.md"]
     assert opened.ingest("/m/pump.md", TEXT, product="pump").outcome == "unchanged"
     opened.remove(1)

@@ -91,8 +91,8 @@ def test_chat_with_a_collection(client: openai.OpenAI) -> None:
     assert "".join(c.choices[0].delta.content or "" for c in chunks if c.choices) == message.content
     refused = ask(client, ABSENT, extra_body=MANUALS).choices[0].message
     assert refused.edged["refused"] and refused.content == "not in the manuals" and not refused.edged["citations"]
-    empty = ask(client, QUESTION, extra_body={"edged": {"collection": "elsewhere"}}).choices[0].message
-    assert empty.edged["refused"]
+    with pytest.raises(openai.NotFoundError, match=r"no document has the collection 'elsewhere' \(there are: .*plant"):
+        ask(client, QUESTION, extra_body={"edged": {"collection": "elsewhere"}})
 
 
 def test_generated_answers_hold_no_number_that_the_manual_does_not(daemon: Running) -> None:
