@@ -21,8 +21,8 @@ from edged.rag.formats import format_of
 
 @dataclass
 class Found:
-    """Absolute paths without links, in order, each once. folders: those that hold a file; empty: those that hold none,
-    such as one whose disk is not mounted, each of them refused. refused: (path, why)."""
+    """Absolute paths, in order, each once, with no links but those that lead nowhere. folders: those that hold a file;
+    empty: those that hold none, such as one whose disk is not mounted, each of them refused. refused: (path, why)."""
 
     files: list[Path] = field(default_factory=list)
     folders: list[Path] = field(default_factory=list)
@@ -40,6 +40,8 @@ def find(paths: Iterable[str]) -> Found:
         for match in matches:
             for file in _within(match, found) if os.path.isdir(match) else [match]:
                 real = Path(os.path.realpath(file))
+                if not os.path.exists(real):  # a link to nothing is named itself
+                    real = Path(os.path.realpath(os.path.dirname(file)), os.path.basename(file))
                 if real not in seen:
                     seen.add(real)
                     found.files.append(real)
@@ -83,9 +85,9 @@ def check(path: Path) -> int:
     _regular(path, about)
     row = format_of(path.name)
     if about.st_size == 0:
-        raise BadDocument(f"{path.name}: the file is empty")
+        raise BadDocument("the file is empty")
     if about.st_size > row.max_bytes:
-        raise BadDocument(f"{path.name}: larger than {row.max_bytes >> 20} MiB", hint="split it")
+        raise BadDocument(f"larger than {row.max_bytes >> 20} MiB", hint="split it")
     return about.st_size
 
 
@@ -98,7 +100,7 @@ def read(path: Path) -> bytes:
 
 def _regular(path: Path, about: os.stat_result) -> None:
     if not stat.S_ISREG(about.st_mode):
-        raise BadDocument(f"{path.name}: not a regular file")
+        raise BadDocument("not a regular file")
 
 
 def under(path: str, folders: Iterable[Path]) -> bool:

@@ -37,7 +37,7 @@ _OF_DOCUMENT = frozenset(("bad_request", "bad_http"))
 class Manuals(Protocol):
     """A store and the model that fills and questions it. Raises EdgedError."""
 
-    where: str
+    where: str  # the store; '' if the daemon has not told
 
     def documents(self, only: dict[str, str]) -> list[Row]:
         """Those that pass these of FILTERS; needs no model. Raises NotFound where this process finds no store."""
@@ -86,7 +86,7 @@ class Through:
         from edged.cli import client
 
         self._client = client
-        self.socket = self.where = socket
+        self.socket, self.where = socket, ""
 
     def documents(self, only: dict[str, str]) -> list[Row]:
         answer = self._client.fetch(self.socket, "GET", "/v1/documents", only)

@@ -1,4 +1,4 @@
-"""How the command line tells of an error."""
+"""How the command line tells of errors and numbers."""
 
 from __future__ import annotations
 
@@ -12,3 +12,8 @@ def report(error: EdgedError) -> None:
     click.echo(f"error: {error.message}", err=True)
     if error.hint:
         click.echo(f"hint: {error.hint}", err=True)
+
+
+def counted(n: int, what: str) -> str:
+    """'1 page', '2 pages'."""
+    return f"{n} {what}{'' if n == 1 else 's'}"
