@@ -25,7 +25,7 @@ _WRONG = {
     "chunks without a vector": "chunks WHERE id NOT IN (SELECT chunk FROM vectors)",
     "blocks without a content": "blocks WHERE content NOT IN (SELECT id FROM contents)",
     "documents that are there twice": "(SELECT 1 FROM documents GROUP BY collection, path HAVING count(*) > 1)",
-    "contents that are there twice": "(SELECT 1 FROM contents GROUP BY sha256 HAVING count(*) > 1)",
+    "contents that are there twice": "(SELECT 1 FROM contents GROUP BY sha256, reader HAVING count(*) > 1)",
 }
 
 

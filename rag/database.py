@@ -64,7 +64,7 @@ class Database:
         db = self.connection
         if new:
             db.execute(f"PRAGMA page_size = {PAGE}")
-        self.version = self._version()
+        self.look()
         db.execute("PRAGMA foreign_keys = ON")
         db.execute("PRAGMA mmap_size = 2147418112")  # SQLite's most; a page read costs no copy to its cache
         db.execute(f"PRAGMA wal_autocheckpoint = {LOG // PAGE}")
@@ -79,14 +79,15 @@ class Database:
                     raise
                 time.sleep(0.01)
 
-    def _version(self) -> int:
-        """The version of the tables, 0 if there are none."""
+    def look(self) -> int:
+        """Set `version` to that of the tables as they are now, 0 if there are none."""
         tables = {row[0] for row in self.connection.execute("SELECT name FROM sqlite_master")}
         application = self.connection.execute("PRAGMA application_id").fetchone()[0]
         version = int(self.connection.execute("PRAGMA user_version").fetchone()[0])
         if tables and application != APPLICATION and not (application == 0 and version == 1 and tables >= _VERSION_1):
             raise OtherStore(f"{self.path} is a database of another program", hint="name another file as the store")
-        return version if tables else 0
+        self.version = version if tables else 0
+        return self.version
 
     def check_version(self) -> None:
         """Raise OtherStore unless this edged reads the file."""

@@ -17,9 +17,10 @@ from typing import Literal
 import numpy as np
 
 from edged.errors import BadDocument
-from edged.rag.document import Chunk, Document
+from edged.rag.document import Chunk, Document, indexed, key
+from edged.rag.formats import format_of
 from edged.rag.search import Embed
-from edged.rag.store import DEFAULT, Store, indexed, key, pages_of
+from edged.rag.store import DEFAULT, Content, Store, pages_of
 from edged.rag.vectors import unit
 
 BATCH = 32  # chunks embedded at a time
@@ -46,18 +47,19 @@ class Done:
 def ingest_one(store: Store, name: str, data: bytes, read: Callable[[str, bytes], Document],
                split: Callable[[Document], Sequence[Chunk]], embed: Embed, *, collection: str = DEFAULT,
                product: str = "", version: str = "", progress: Progress | None = None) -> Done:
-    """Store a document in place of what `name` held in the collection; product and version describe it.
+    """Store a document in place of what `name` held in the collection ('': DEFAULT); product and version describe it.
 
     progress(done, total): chunks of it that have their vectors, told at the beginning and after each batch.
     """
-    digest = hashlib.sha256(data).hexdigest()
+    collection = collection or DEFAULT
     about = (product, version, collection)
     try:
         _check_text("the name", name)
-        if store.holds(name, digest, *about):
-            return _known(store, name, digest, "unchanged")
-        if store.refer(name, digest, *about):
-            return _known(store, name, digest, "added")
+        content = Content(hashlib.sha256(data).hexdigest(), format_of(name).module)
+        if store.holds(name, content, *about):
+            return _known(store, name, content, "unchanged")
+        if store.refer(name, content, *about):
+            return _known(store, name, content, "added")
         document = read(name, data)
         _check_text("the text", document.text + document.title)
         chunks = split(document)
@@ -67,8 +69,9 @@ def ingest_one(store: Store, name: str, data: bytes, read: Callable[[str, bytes]
     if not chunks:
         error = "no text in it" + (", only pictures of pages: scan it with text recognition" if blank else "")
         return Done(name, "failed", pages=pages_of(document), pages_without_text=blank, error=error)
-    vectors, embedded = _vectors(store, chunks, embed, progress or (lambda done, total: None))
-    store.put(name, digest, document, chunks, vectors, *about)
+    vectors, embedded = _vectors(store, chunks, embed, lambda made: store.keep(name, made, collection),
+                                 progress or (lambda done, total: None))
+    store.put(name, content, document, chunks, vectors, *about)
     return Done(name, "added", len(chunks), embedded, pages_of(document, chunks), blank)
 
 
@@ -80,16 +83,17 @@ def _check_text(what: str, text: str) -> None:
         raise BadDocument(f"{what} is not valid Unicode at character {e.start}") from e
 
 
-def _known(store: Store, name: str, digest: str, outcome: Outcome) -> Done:
+def _known(store: Store, name: str, content: Content, outcome: Outcome) -> Done:
     """A document whose content was there already."""
-    stored = store.document_of(digest)
+    stored = store.document_of(content)
     if stored is None:  # removed since, by another process
         return Done(name, outcome)
     return Done(name, outcome, stored.chunks, 0, stored.pages, stored.blank)
 
 
-def _vectors(store: Store, chunks: Sequence[Chunk], embed: Embed, progress: Progress) -> tuple[np.ndarray, int]:
-    """The vector of each chunk, f32 (n, k), and how many had to be computed."""
+def _vectors(store: Store, chunks: Sequence[Chunk], embed: Embed, keep: Callable[[dict[str, np.ndarray]], None],
+             progress: Progress) -> tuple[np.ndarray, int]:
+    """The vector of each chunk, f32 (n, k), and how many had to be computed; `keep` is given them as they are made."""
     by_key = {key(c): c for c in chunks}
     known = store.known_vectors(chunks)
     new = [name for name in by_key if name not in known]
@@ -100,7 +104,7 @@ def _vectors(store: Store, chunks: Sequence[Chunk], embed: Embed, progress: Prog
         made = unit(embed([indexed(by_key[name]) for name in batch]))
         unkept.update(zip(batch, made, strict=True))
         if len(unkept) >= KEPT:
-            store.keep(unkept)
+            keep(unkept)
             known.update(unkept)
             unkept = {}
         progress(len(known) + len(unkept), len(by_key))

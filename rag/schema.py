@@ -17,8 +17,9 @@ from pathlib import Path
 import sqlite_utils
 from sqlite_utils.migrations import Migrations
 
-from edged.errors import BadStore
+from edged.errors import BadDocument, BadStore
 from edged.rag.database import APPLICATION, PAGE, VERSION, Database
+from edged.rag.formats import format_of
 
 STEPS = Migrations("edged")
 
@@ -62,12 +63,18 @@ def tables(db: sqlite_utils.Database) -> None:
 
 @STEPS(name="2")
 def collections(db: sqlite_utils.Database) -> None:
-    """Documents belong to a collection; contents know their pages; vectors wait for the rest of their document."""
-    contents = db.table("contents")
-    contents.add_column("pages", int)
-    contents.add_column("blank", str, not_null_default="[]")
-    # as near as version 1 knew: the last page with text
-    db.execute("UPDATE contents SET pages = (SELECT max(page_end) FROM chunks WHERE content = contents.id)")
+    """Documents have a collection, contents a reader and pages; vectors wait for the rest of their document."""
+    kept = {"id": int, "sha256": str, "reader": str, "title": str, "text": str, "pages": int, "blank": str}
+    db.table("contents_2").create(kept, pk="id", not_null=set(kept) - {"id", "pages"})
+    # as near as version 1 knew: the last page with text, and the format that a file's name tells
+    db.execute("INSERT INTO contents_2 SELECT id, sha256, '', title, text, "
+               "(SELECT max(page_end) FROM chunks WHERE content = contents.id), '[]' FROM contents")
+    for path, content in db.execute("SELECT min(path), content FROM documents GROUP BY content").fetchall():
+        with suppress(BadDocument):
+            db.execute("UPDATE contents_2 SET reader = ? WHERE id = ?", [format_of(path).module, content])
+    db.table("contents").drop()
+    db.rename_table("contents_2", "contents")
+    db.table("contents").create_index(["sha256", "reader"], unique=True, index_name="contents_sha256")
     columns = {"id": int, "collection": str, "path": str, "content": int, "product": str, "version": str}
     new = db.table("documents_2")
     new.create(columns, pk="id", not_null=set(columns) - {"id"}, foreign_keys=[("content", "contents", "id")])
@@ -77,44 +84,53 @@ def collections(db: sqlite_utils.Database) -> None:
     documents = db.table("documents")
     documents.create_index(["collection", "path"], unique=True, index_name="documents_path")
     documents.create_index(["content"], index_name="documents_content")
-    db.table("pending").create({"key": str, "data": bytes}, pk="key", not_null={"data"})
+    columns = {"key": str, "data": bytes, "collection": str, "path": str, "generation": int}
+    db.table("pending").create(columns, pk="key", not_null=set(columns) - {"key"})
 
 
 def create(database: Database) -> None:
     """Make the tables of a file that has none, unless another process makes them just now."""
-    _apply(database)
+    _apply(database, 0)
 
 
 def migrate(path: Path) -> tuple[int, Path | None]:
     """Bring a file to VERSION; the version it had, and the copy of it (None: nothing was to be done).
 
-    The copy is whole or not there. Raises also NotFound, and BadStore for a version newer than this edged.
+    The copy is whole or not there, and takes no other's place. Raises also NotFound, and BadStore for a version newer
+    than this edged.
     """
     with closing(Database(path)) as database:
         old = database.version
-        if old == VERSION:
-            return old, None
         if old > VERSION:
             database.check_version()
-        copy = path.with_name(f"{path.name}.v{old}.bak")
-        _apply(database, copy)
-        return old, copy
+        copy = _apply(database, old, keep=True) if old < VERSION else None
+        return (old if copy else VERSION), copy
 
 
-def _apply(database: Database, copy: Path | None = None) -> None:
-    with database.write():
-        if copy is not None:
-            _copy(database.path, copy)  # while nobody else can write
-        db = sqlite_utils.Database(database.connection, recursive_triggers=False, execute_plugins=False)
-        STEPS.apply(db)
-        db.execute(f"UPDATE {STEPS.migrations_table} SET applied_at = ''")  # equal manuals, equal rows
-        db.execute(f"PRAGMA application_id = {APPLICATION}")
-        db.execute(f"PRAGMA user_version = {VERSION}")
-    database.version = VERSION
+def _apply(database: Database, old: int, *, keep: bool = False) -> Path | None:
+    """Take the steps from version `old` on, unless another process just did; keep: a copy, whose path is returned."""
+    copy = None
+    database.run("PRAGMA foreign_keys = OFF")  # not to be changed in a transaction; some tables are made anew
+    try:
+        with database.write():
+            if database.look() == old:
+                copy = _copy(database.path, old) if keep else None  # while nobody else can write
+                db = sqlite_utils.Database(database.connection, recursive_triggers=False, execute_plugins=False)
+                STEPS.apply(db)
+                db.execute(f"UPDATE {STEPS.migrations_table} SET applied_at = ''")  # equal manuals, equal rows
+                db.execute(f"PRAGMA application_id = {APPLICATION}")
+                db.execute(f"PRAGMA user_version = {VERSION}")
+    finally:
+        database.run("PRAGMA foreign_keys = ON")
+    database.look()
+    return copy
 
 
-def _copy(path: Path, copy: Path) -> None:
-    """All that is committed to the file at `path`, in one file."""
+def _copy(path: Path, version: int) -> Path:
+    """Keep all that is committed to the file at `path` in a file beside it, which is new."""
+    copy, n = path.with_name(f"{path.name}.v{version}.bak"), 1
+    while copy.exists():
+        copy, n = path.with_name(f"{path.name}.v{version}.{n}.bak"), n + 1
     part = copy.with_name(copy.name + ".part")
     try:
         part.unlink(missing_ok=True)
@@ -130,3 +146,4 @@ def _copy(path: Path, copy: Path) -> None:
         if isinstance(e, OSError):
             raise BadStore(f"cannot keep a copy at {copy}: {e.strerror}", hint="nothing was changed") from e
         raise
+    return copy

@@ -1,16 +1,17 @@
 """The store of manuals: one SQLite file with documents, chunks, their words and their vectors.
 
     documents  collection, path -> content, product, version   a file by the name it was given; may share a content
-    contents   sha256 -> title, text, pages, blank       what was read, once however often it was ingested
-    chunks     content, span and pages in it, headings   what is found; ids of a content are consecutive
+    contents   sha256, reader -> title, text, pages, blank     what was read, once however often it was ingested
+    chunks     content, span and pages in it, headings         what is found; ids of a content are consecutive
     words      FTS5 over the index words (words.py), rowid = chunk
     vectors    chunk -> f32[k], for the exact order
-    blocks     content -> codes of up to 1024 chunks     what is scanned (vectors.py)
-    pending    key -> f32[k]                             vectors of a document whose ingest is not complete
+    blocks     content -> codes of up to 1024 chunks           what is scanned (vectors.py)
+    pending    key -> f32[k], collection, path, generation     vectors of a document whose ingest is not complete
     meta       key -> value: embedding model (Binding), generation (one more with each change)
 
-`pages` is null where the format has none, `blank` a JSON list of the pages without text. schema.py makes the tables and
-brings older ones up to date; database.py opens the file and names its errors: NotFound, BadStore, Busy, DiskFull.
+`reader` is the format that the bytes were read as; `pages` is null where it has none, `blank` a JSON list of the pages
+without text. schema.py makes the tables and brings older ones up to date; database.py opens the file and names its
+errors: NotFound, BadStore, Busy, DiskFull.
 
 Searches see the last whole state while an ingest writes; a document comes and goes in one transaction, so a process may
 be killed at any moment. Equal manuals ingested in the same order make equal rows. One Store per thread. Works with
@@ -23,7 +24,6 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -32,13 +32,14 @@ import numpy as np
 from edged.errors import NotFound, OtherStore
 from edged.rag import admin, vectors
 from edged.rag.database import Database
-from edged.rag.document import Chunk, Document
+from edged.rag.document import Chunk, Document, indexed, key
 from edged.rag.nearest import Nearest, marks, parts
 from edged.rag.words import words
 
 BLOCK = 1024  # vectors in one row of `blocks`
 RANKED = 5000  # rows that a search by words weighs, about: a microsecond each
 DEFAULT = "default"  # the collection of documents that name none
+UNFINISHED = 100  # changes of documents after which an ingest that was cut off is not expected to go on
 _REMEMBERED = 10_000  # frequencies of phrases
 
 
@@ -53,6 +54,13 @@ class Binding(NamedTuple):
     def __str__(self) -> str:
         pooling = f"{self.pooling} pooling, " if self.pooling else ""
         return f"{self.name or 'a model'} ({self.dim} values, {pooling}fingerprint {self.fingerprint[:12]})"
+
+
+class Content(NamedTuple):
+    """What a content is known by: the bytes of a file, and the format (a module of rag/formats) they were read as."""
+
+    sha256: str
+    reader: str
 
 
 @dataclass(frozen=True)
@@ -189,18 +197,20 @@ class Store:
                              hint="use a Python whose SQLite has FTS5, or ingest the manuals into a new store")
         return self._db.write()
 
-    def holds(self, path: str, digest: str, product: str = "", version: str = "", collection: str = DEFAULT) -> bool:
+    def holds(self, path: str, content: Content, product: str = "", version: str = "", collection: str = DEFAULT
+              ) -> bool:
         """Whether this path was ingested with this content and description."""
         sql = ("SELECT 1 FROM documents JOIN contents ON contents.id = content "
-               "WHERE (path, sha256, product, version, collection) = (?, ?, ?, ?, ?)")
-        return self._db.row(sql, [path, digest, product, version, collection]) is not None
+               "WHERE (path, sha256, reader, product, version, collection) = (?, ?, ?, ?, ?, ?)")
+        return self._db.row(sql, [path, *content, product, version, collection]) is not None
 
-    def refer(self, path: str, digest: str, product: str = "", version: str = "", collection: str = DEFAULT) -> bool:
+    def refer(self, path: str, content: Content, product: str = "", version: str = "", collection: str = DEFAULT
+              ) -> bool:
         """Give a content that is there already (another) path; False if it is not there."""
-        if not self._db.row("SELECT 1 FROM contents WHERE sha256 = ?", [digest]):
+        if not self._db.row(_CONTENT, content):
             return False  # the common case waits for no writer
         with self._write():
-            found = self._db.row("SELECT id FROM contents WHERE sha256 = ?", [digest])
+            found = self._db.row(_CONTENT, content)
             if found:
                 self._point(path, found[0], product, version, collection)
         return found is not None
@@ -214,25 +224,30 @@ class Store:
                 found.update({name: np.frombuffer(data, np.float32) for name, data in rows})
         return found
 
-    def keep(self, embedded: Mapping[str, np.ndarray]) -> None:
-        """Keep vectors f32 (k,) by `key`, as `vectors.unit` makes them, until a document with such chunks is put."""
-        with self._db.write():
-            self._db.run_many("INSERT OR IGNORE INTO pending VALUES (?, ?)",
-                              [(name, vector.tobytes()) for name, vector in embedded.items()])
+    def keep(self, path: str, embedded: Mapping[str, np.ndarray], collection: str = DEFAULT) -> None:
+        """Keep vectors f32 (k,) by `key`, as `vectors.unit` makes them, for a document that is to be put at this path.
 
-    def put(self, path: str, digest: str, document: Document, chunks: Sequence[Chunk], embedded: np.ndarray,
+        They go when one is put there, or with the change of other documents that is UNFINISHED after this.
+        """
+        with self._db.write():
+            now = self._generation()
+            self._db.run_many("INSERT OR IGNORE INTO pending VALUES (?, ?, ?, ?, ?)",
+                              [(name, vector.tobytes(), collection, path, now) for name, vector in embedded.items()])
+
+    def put(self, path: str, content: Content, document: Document, chunks: Sequence[Chunk], embedded: np.ndarray,
             product: str = "", version: str = "", collection: str = DEFAULT) -> None:
         """Store a document in place of what `path` held. embedded: f32 (len(chunks), dim), of any length."""
         unit = vectors.unit(embedded)
         with self._write():
-            self._db.run("INSERT OR IGNORE INTO contents (sha256, title, text, pages, blank) VALUES (?, ?, ?, ?, ?)",
-                         [digest, document.title, document.text, pages_of(document, chunks),
+            self._db.run("INSERT OR IGNORE INTO contents (sha256, reader, title, text, pages, blank) "
+                         "VALUES (?, ?, ?, ?, ?, ?)",
+                         [*content, document.title, document.text, pages_of(document, chunks),
                           json.dumps(document.pages_without_text)])
-            content = self._db.number("SELECT id FROM contents WHERE sha256 = ?", [digest])
-            if not self._db.row("SELECT 1 FROM chunks WHERE content = ?", [content]):
-                self._insert(content, chunks, unit)
-            self._point(path, content, product, version, collection)
+            number = self._db.number(_CONTENT, content)
+            if not self._db.row("SELECT 1 FROM chunks WHERE content = ?", [number]):
+                self._insert(number, chunks, unit)
             self._db.run_many("DELETE FROM pending WHERE key = ?", [(key(c),) for c in chunks])
+            self._point(path, number, product, version, collection)
 
     def remove(self, document: int) -> None:
         """Forget a document, by its id, and all that only it held. Raises NotFound."""
@@ -264,10 +279,11 @@ class Store:
                      "ON CONFLICT (collection, path) DO UPDATE SET content = excluded.content, "
                      "product = excluded.product, version = excluded.version",
                      [collection, path, content, product, version])
+        self._db.run("DELETE FROM pending WHERE (collection, path) = (?, ?)", [collection, path])
         self._sweep()
 
     def _sweep(self) -> None:
-        """Delete contents that no document names any more, and count the change."""
+        """Delete contents that no document names any more, and vectors kept in vain, and count the change."""
         sql = "SELECT id FROM contents WHERE id NOT IN (SELECT content FROM documents)"
         for (content,) in self._db.rows(sql):
             of = "(SELECT id FROM chunks WHERE content = ?)"
@@ -278,6 +294,7 @@ class Store:
                 self._db.run(f"DELETE FROM {table} WHERE content = ?", [content])
             self._db.run("DELETE FROM contents WHERE id = ?", [content])
         self._db.run("UPDATE meta SET value = value + 1 WHERE key = 'generation'")
+        self._db.run("DELETE FROM pending WHERE generation <= ?", [self._generation() - UNFINISHED])
 
     # -- reading -------------------------------------------------------------------------------------------------------
 
@@ -372,9 +389,9 @@ class Store:
         sql = f"{_DOCUMENTS} WHERE {where} ORDER BY collection, path"
         return [_document(row) for row in self._db.rows(sql, values)]
 
-    def document_of(self, digest: str) -> DocumentRow | None:
+    def document_of(self, content: Content) -> DocumentRow | None:
         """The first document with this content."""
-        row = self._db.row(f"{_DOCUMENTS} WHERE sha256 = ? ORDER BY collection, path", [digest])
+        row = self._db.row(f"{_DOCUMENTS} WHERE (sha256, reader) = (?, ?) ORDER BY collection, path", content)
         return _document(row) if row else None
 
     def export(self, only: Filter = Filter()) -> Iterator[dict[str, Any]]:
@@ -392,6 +409,7 @@ class Store:
         admin.check(self._db, self.has_words)
 
 
+_CONTENT = "SELECT id FROM contents WHERE (sha256, reader) = (?, ?)"
 _DOCUMENTS = ("SELECT documents.id, collection, path, title, product, version, sha256, pages, blank, "
               "(SELECT count(*) FROM chunks WHERE chunks.content = contents.id) "
               "FROM documents JOIN contents ON contents.id = documents.content")  # fmt: skip
@@ -400,11 +418,6 @@ _DOCUMENTS = ("SELECT documents.id, collection, path, title, product, version, s
 def _document(row: tuple[Any, ...]) -> DocumentRow:
     found = DocumentRow(*row)
     return found._replace(blank=tuple(json.loads(row[8])))
-
-
-def indexed(chunk: Chunk) -> str:
-    """The text of a chunk as it is embedded and indexed: its headings, then itself."""
-    return "\n".join([*chunk.headings, chunk.text])
 
 
 def pages_of(document: Document, chunks: Sequence[Chunk] = ()) -> int | None:
@@ -416,8 +429,3 @@ def pages_of(document: Document, chunks: Sequence[Chunk] = ()) -> int | None:
 def _quoted(phrase: Sequence[str]) -> str:
     """A phrase as FTS5 reads it; words hold no quotation marks."""
     return f'"{" ".join(phrase)}"'
-
-
-def key(chunk: Chunk) -> str:
-    """Equal for chunks whose vectors are equal."""
-    return sha256(indexed(chunk).encode("utf-8", "surrogatepass")).hexdigest()

@@ -18,7 +18,7 @@ from edged.kernels import load
 from edged.kernels.scan import scanner
 from edged.rag.document import Chunk, Document
 from edged.rag.search import near
-from edged.rag.store import Binding, Store
+from edged.rag.store import Binding, Content, Store
 from tests.bench.report import Report, Result
 
 DIM, K, PER_DOCUMENT, QUERIES = 384, 10, 1000, 21
@@ -69,7 +69,7 @@ def _fill(path: Path, vectors: np.ndarray, rng: np.random.Generator) -> None:
         for text in texts:
             chunks.append(Chunk(text, start, start + len(text), 1, 1, ()))
             start += len(text) + 1
-        store.put(f"{at}.txt", str(at), Document("", "\n".join(texts), (), ()), chunks, part)
+        store.put(f"{at}.txt", Content(str(at), "plain"), Document("", "\n".join(texts), (), ()), chunks, part)
     store.close()
 
 

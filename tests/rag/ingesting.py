@@ -33,7 +33,7 @@ def main(folder: str, first: str, last: str, lines: str) -> None:
     print("ready", flush=True)
     store = new(Path(folder))
     for number in range(int(first), int(last)):
-        done = ingest_one(store, f"manual{number}", text(number, int(lines)), read, split, embed)
+        done = ingest_one(store, f"manual{number}.txt", text(number, int(lines)), read, split, embed)
         print(done.outcome, done.embedded, flush=True)
 
 

@@ -10,7 +10,7 @@ from zlib import crc32
 import numpy as np
 
 from edged.rag.document import Chunk, Document
-from edged.rag.store import Binding, Filter, Store, indexed
+from edged.rag.store import Binding, Content, Filter, Store, indexed
 from edged.rag.words import words
 
 DIM = 384
@@ -38,8 +38,8 @@ def put(store: Store, path: str, *paragraphs: str, product: str = "", version: s
         collection: str = "default") -> None:
     """Store a manual of these paragraphs."""
     document, chunks = manual(paragraphs)
-    digest = sha256(document.text.encode()).hexdigest()
-    store.put(path, digest, document, chunks, embed([indexed(c) for c in chunks]), product, version, collection)
+    content = Content(sha256(document.text.encode()).hexdigest(), "pdf" if path.endswith(".pdf") else "plain")
+    store.put(path, content, document, chunks, embed([indexed(c) for c in chunks]), product, version, collection)
 
 
 def remove(store: Store, path: str) -> None:

@@ -8,6 +8,7 @@ import sqlite3
 import subprocess
 import sys
 import threading
+import time
 from contextlib import closing
 from pathlib import Path
 
@@ -15,7 +16,7 @@ import pytest
 
 from edged.errors import BadRequest, BadStore, Busy, DiskFull, NotFound, OtherStore
 from edged.rag import database, schema
-from edged.rag.store import Filter, Store
+from edged.rag.store import Content, Filter, Store
 from tests.rag.manuals import BINDING, embed, manual, new, put, remove
 
 # the tables as version 1 made them
@@ -134,6 +135,35 @@ def killed(self, sql, *args, **more):
 sqlite_utils.Database.execute = killed
 schema.migrate(Path(sys.argv[1]))
 """
+
+
+def test_two_migrations_at_once_are_one(tmp_path: Path) -> None:
+    path = version_1(tmp_path)
+    before = state(path)
+    done: list[tuple[int, Path | None]] = []
+    threads = [threading.Thread(target=lambda: done.append(schema.migrate(path))) for _ in range(3)]
+    with closing(sqlite3.connect(path, isolation_level=None)) as writer:
+        writer.execute("BEGIN IMMEDIATE")
+        for thread in threads:
+            thread.start()
+        time.sleep(0.3)  # all have seen version 1, and wait
+        writer.execute("ROLLBACK")
+    for thread in threads:
+        thread.join()
+    copy = tmp_path / "manuals.db.v1.bak"
+    assert sorted(done, key=str) == [(1, copy), (2, None), (2, None)] and state(copy) == before
+    with closing(Store(path)) as store:
+        store.check()
+
+
+def test_a_copy_takes_no_others_place(tmp_path: Path) -> None:
+    path = version_1(tmp_path)
+    before = state(path)
+    for name in ("manuals.db.v1.bak", "manuals.db.v1.1.bak"):
+        (tmp_path / name).write_bytes(b"mine")
+    copy = tmp_path / "manuals.db.v1.2.bak"
+    assert schema.migrate(path) == (1, copy) and state(copy) == before
+    assert (tmp_path / "manuals.db.v1.bak").read_bytes() == b"mine"
 
 
 def test_no_room_for_the_copy_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -306,10 +336,22 @@ def test_sqlite_without_room_is_a_full_disk(tmp_path: Path) -> None:
         store._db.run(f"PRAGMA max_page_count = {pages + 1}")
         document, chunks = manual([f"line {i} " + "x" * 1000 for i in range(500)])
         with pytest.raises(DiskFull, match=r"manuals\.db") as caught:
-            store.put("b", "digest", document, chunks, embed([c.text for c in chunks]))
+            store.put("b", Content("sha256", "plain"), document, chunks, embed([c.text for c in chunks]))
         assert "free some space" in caught.value.hint and state(store.path) == before
         store._db.run("PRAGMA max_page_count = 100000")
-        store.put("b", "digest", document, chunks, embed([c.text for c in chunks]))
+        store.put("b", Content("sha256", "plain"), document, chunks, embed([c.text for c in chunks]))
         store.check()
         remove(store, "a")
         assert store.n_chunks == 500
+
+
+@pytest.mark.parametrize("table", ["chunks", "contents"])
+def test_a_text_that_was_altered_is_found(tmp_path: Path, table: str) -> None:
+    store = new(tmp_path)
+    put(store, "a", "locked for 15 minutes")
+    store.check()
+    with closing(sqlite3.connect(store.path)) as db, db:
+        db.execute(f"UPDATE {table} SET text = replace(text, '15', '95')")
+    with pytest.raises(BadStore, match="the text of chunk 1 is not what was ingested"):
+        store.check()
+    store.close()

@@ -55,7 +55,7 @@ def test_j09_j11_killed_at_random_moments_the_ingest_goes_on(tmp_path: Path, sca
         assert len(output) == MANUALS + 1
         with closing(Store(folder / "manuals.db")) as store:
             assert whole(store) == MANUALS and store.stats()["pending"] == 0
-            assert search(store, embed, "line 77 of manual 3", 1)[0].sources[0].path == "manual3"
+            assert search(store, embed, "line 77 of manual 3", 1)[0].sources[0].path == "manual3.txt"
     assert rounds < 50 or (len(came_through) > 2 and len(kept) > 1), "the kills met always the same"
 
 
@@ -94,7 +94,7 @@ from tests.rag.test_ingest import read, split
 
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # a write beyond the limit fails with EFBIG
 store = new(Path(sys.argv[1]))
-ingest = lambda number, lines: ingest_one(store, f"manual{number}", text(number, lines), read, split, embed)
+ingest = lambda number, lines: ingest_one(store, f"manual{number}.txt", text(number, lines), read, split, embed)
 assert ingest(1, 300).outcome == "added"
 before = store.documents(), {**store.stats(), "bytes": 0, "pending": 0}
 unlimited = resource.getrlimit(resource.RLIMIT_FSIZE)

@@ -12,7 +12,7 @@ from edged.rag import database, schema
 from edged.rag import nearest as nearest_module
 from edged.rag import store as store_module
 from edged.rag.search import search
-from edged.rag.store import Binding, Filter, Source, Store
+from edged.rag.store import Binding, Content, Filter, Source, Store
 from edged.rag.words import phrases
 from tests.rag.manuals import BINDING, DIM, embed, manual, new, put, remove
 
@@ -94,7 +94,7 @@ def test_nearest_is_exact(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keep:
     vectors[1000:1500] = vectors[999] + 0.01 * vectors[1000:1500]  # near ones, whose codes hardly differ
     document, chunks = manual([f"line {i}" for i in range(len(vectors))])
     store = new(tmp_path)
-    store.put("a", "digest", document, chunks, vectors)
+    store.put("a", Content("sha256", "plain"), document, chunks, vectors)
     unit = vectors.astype(np.float64) / np.linalg.norm(vectors.astype(np.float64), axis=1, keepdims=True)
     for query in (vectors[999], vectors[5], rng.standard_normal(DIM).astype(np.float32)):
         truth = np.argsort(-(unit @ query), kind="stable")[:10] + 1
@@ -120,7 +120,8 @@ def test_j08_length_of_vectors_does_not_matter(tmp_path: Path) -> None:
     vectors = rng.standard_normal((50, DIM)).astype(np.float32)
     document, chunks = manual([f"line {i}" for i in range(50)])
     store = new(tmp_path)
-    store.put("a", "digest", document, chunks, vectors * np.geomspace(0.1, 10, 50, dtype=np.float32)[:, None])
+    lengths = np.geomspace(0.1, 10, 50, dtype=np.float32)[:, None]
+    store.put("a", Content("sha256", "plain"), document, chunks, vectors * lengths)
     for i in range(50):
         chunk, cosine = store.nearest(vectors[i] * 3, 1)[0]
         assert chunk == i + 1 and 1 - cosine < 1e-6
