@@ -9,20 +9,23 @@ import click
 
 from edged.cli import manuals
 from edged.cli.manuals import NOTHING, Row, place, printable
-from edged.cli.options import configured, filtered, given
+from edged.cli.options import configured, filtered, given, questioned
+from edged.cli.report import counted
 
 if TYPE_CHECKING:
     from edged.config import Config
 
 
 @click.command(epilog="Exit status: 0 answered; 4 the answer is not in the manuals; 1 error.")
-@click.argument("question")
+@questioned
 @filtered
 @click.option("--json", "as_json", is_flag=True, help="The answer as one JSON object.")
 @configured("rag.store", "rag.passages", "rag.least", "rag.answer", "embedding", "model.path", "server.socket",
             "engine.threads", "engine.kernel_level", "engine.memory_check")
 def command(config: Config, question: str, as_json: bool, only: dict[str, str]) -> int:
     """Answer QUESTION from the manuals: with their words and where these stand, or "not in the manuals".
+
+    Without QUESTION, or for "-", what comes on stdin is answered.
 
     The daemon is asked if one answers on the socket, else this process answers; with --store this process, from that
     file. Without the daemon `--answer auto` means extract. The daemon has its own models: flags for models, such as
@@ -36,6 +39,8 @@ def command(config: Config, question: str, as_json: bool, only: dict[str, str]) 
         click.echo(json.dumps(answer))
     else:
         shown.finish(answer)
+        if answer["refused"]:
+            click.echo(nearest(answer, options.get("least", target.least)), err=True)
     return NOTHING if answer["refused"] else 0
 
 
@@ -60,4 +65,12 @@ class Shown:
         for quote in answer["quotes"]:
             click.echo(f"[{quote['n']}] \"{printable(' '.join(quote['text'].split()))}\" - {place(quote)}")
         if dropped := answer.get("dropped_sentences"):
-            click.echo(f"left out, since no passage bears it out: {dropped} sentences", err=True)
+            click.echo(f"left out, since no passage bears it out: {counted(dropped, 'sentence')}", err=True)
+
+
+def nearest(answer: Row, least: float | None) -> str:
+    """What a refused question came nearest to. least: the confidence that is asked for, if that is known."""
+    if not answer["passages"]:
+        return "no passage has to do with it (edged store list)"
+    limit = "" if least is None else f", {least:.2f} is asked for (--least)"
+    return f"nearest: {place(answer['passages'][0])}; confidence {answer['confidence']:.2f}{limit}; see edged search"

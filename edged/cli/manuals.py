@@ -38,6 +38,7 @@ class Manuals(Protocol):
     """A store and the model that fills and questions it. Raises EdgedError."""
 
     where: str  # the store; '' if the daemon has not told
+    least: float | None  # the confidence that it asks for; None: the daemon's own
 
     def documents(self, only: dict[str, str]) -> list[Row]:
         """Those that pass these of FILTERS; needs no model. Raises NotFound where this process finds no store."""
@@ -87,6 +88,7 @@ class Through:
 
         self._client = client
         self.socket, self.where = socket, ""
+        self.least: float | None = None
 
     def documents(self, only: dict[str, str]) -> list[Row]:
         answer = self._client.fetch(self.socket, "GET", "/v1/documents", only)
@@ -150,6 +152,7 @@ class Here:
         self._machine: Machine | None = None  # of both models
         self._close: list[Callable[[], None]] = []
         self.where = str(self._file)
+        self.least: float | None = config.rag.least
 
     def documents(self, only: dict[str, str]) -> list[Row]:
         from edged.rag.reply import document_of
@@ -253,12 +256,13 @@ def failed(path: str, error: str) -> Row:
 
 
 def place(found: Row) -> str:
-    """Where a passage or a quote stands: title, page, section."""
+    """Where a passage or a quote stands: title, page, section, and the file, since many have one title."""
     document, page, last = found["document"], found["page"], found["page_end"]
     parts = [document["title"] or document["path"].rpartition("/")[2]]
     if page is not None:
         parts.append(f"page {page}" if last in (None, page) else f"pages {page}-{last}")
-    return printable(", ".join([*parts, *([found["section"]] if found["section"] else [])]))
+    parts += [found["section"]] if found["section"] else []
+    return printable(f"{', '.join(parts)} ({document['path']})")
 
 
 def printable(text: str) -> str:

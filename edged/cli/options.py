@@ -1,8 +1,9 @@
-"""Options shared by commands: settings of the configuration tree, sampling, and which documents are meant."""
+"""Options shared by commands: settings of the configuration tree, sampling, questions, which documents are meant."""
 
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -104,6 +105,21 @@ FILTERS = {
     "version": "Only documents of this version of the product.",
     "document": "Only the document of this path or file name.",
 }
+
+
+def questioned(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command the words of a question as `question: str`; it is read from stdin for `-` and without words."""
+
+    @functools.wraps(function)
+    def wrapper(*args: Any, question: tuple[str, ...], **given: Any) -> Any:
+        text = " ".join(question)
+        if text == "-" or not (question or sys.stdin.isatty()):
+            text = sys.stdin.buffer.read().decode("utf-8", "replace")
+        if not text.strip():
+            raise click.UsageError("the question is empty; name one, or give it on stdin")
+        return function(*args, question=text.strip(), **given)
+
+    return click.argument("question", nargs=-1, metavar="[QUESTION]...")(wrapper)
 
 
 def named(context: click.Context, option: click.Parameter, value: str | None) -> str | None:

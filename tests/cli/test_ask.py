@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,13 +22,15 @@ Row = dict[str, Any]
 PLACE = {"document": {"title": "QV-310", "path": "/m/qv.pdf"}, "page": 6, "page_end": 6, "section": "4.6 Sensors"}
 ANSWER: Row = {"answer": "At the cabinet end. [1]", "refused": False, "dropped_sentences": 0,
                "quotes": [{"n": 1, "text": "Connect it\nat the cabinet end.", **PLACE}]}  # fmt: skip
-REFUSAL: Row = {"answer": "not in the manuals", "refused": True, "dropped_sentences": 0, "quotes": []}
+REFUSAL: Row = {"answer": "not in the manuals", "refused": True, "dropped_sentences": 0, "quotes": [],
+                "confidence": 0.312, "passages": [{"text": "Connect", **PLACE}]}  # fmt: skip
 
 
 class Fake:
     """Manuals that say what they are told to say."""
 
     where = "the fake"
+    least: float | None = 0.45
 
     def __init__(self) -> None:
         self.asked: list[tuple[str, Row]] = []
@@ -60,7 +64,7 @@ def test_an_answer_with_its_quotes(pieces: list[str], fake: Fake, capsys: pytest
     fake.pieces = pieces
     assert main.run(["ask", "Where?"]) == 0
     assert capsys.readouterr().out == (
-        'At the cabinet end. [1]\n[1] "Connect it at the cabinet end." - QV-310, page 6, 4.6 Sensors\n'
+        'At the cabinet end. [1]\n[1] "Connect it at the cabinet end." - QV-310, page 6, 4.6 Sensors (/m/qv.pdf)\n'
     )
 
 
@@ -69,15 +73,47 @@ def test_an_answer_that_is_other_than_its_pieces_is_shown_whole(fake: Fake, caps
     assert main.run(["ask", "Where?"]) == 0
     captured = capsys.readouterr()
     assert captured.out.startswith("At no end. [1]\n\nAt the cabinet end. [1]\n[1] ")
-    assert captured.err == "left out, since no passage bears it out: 1 sentences\n"
+    assert captured.err == "left out, since no passage bears it out: 1 sentence\n"
 
 
 def test_a_refusal_has_a_status_of_its_own(fake: Fake, capsys: pytest.CaptureFixture[str]) -> None:
     fake.answer = REFUSAL
     assert main.run(["ask", "Where?"]) == 4
-    assert capsys.readouterr().out == "not in the manuals\n"
+    captured = capsys.readouterr()
+    assert captured.out == "not in the manuals\n"
+    assert captured.err == ("nearest: QV-310, page 6, 4.6 Sensors (/m/qv.pdf); confidence 0.31, 0.45 is asked for "
+                            "(--least); see edged search\n")  # fmt: skip
+    assert main.run(["ask", "--least", "0.6", "Where?"]) == 4
+    assert "; confidence 0.31, 0.60 is asked for (--least); " in capsys.readouterr().err
+    fake.least = None
+    assert main.run(["ask", "Where?"]) == 4
+    assert "; confidence 0.31; see edged search\n" in capsys.readouterr().err, "the daemon's limit is not known"
+    fake.answer = {**REFUSAL, "passages": []}
+    assert main.run(["ask", "Where?"]) == 4
+    assert capsys.readouterr().err == "no passage has to do with it (edged store list)\n"
+    fake.answer = REFUSAL
     assert main.run(["ask", "--json", "Where?"]) == 4
-    assert json.loads(capsys.readouterr().out) == REFUSAL
+    captured = capsys.readouterr()
+    assert (json.loads(captured.out), captured.err) == (REFUSAL, "")
+
+
+@pytest.mark.parametrize("name", ["ask", "search"])
+def test_a_question_is_words_or_stdin_and_never_empty(name: str, fake: Fake, monkeypatch: pytest.MonkeyPatch,
+                                                      capsys: pytest.CaptureFixture[str]) -> None:
+    def run(*words: str, stdin: bytes = b"") -> int:
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(stdin)))
+        return main.run([name, *words])
+
+    fake.found = [{"text": "Connect", **PLACE}]
+    assert run("What", "happens", "after", "--product", "P") == 0
+    assert run("-", stdin=b"Where\nis it?\n") == run(stdin="W\u00e4rme\xff?".encode("latin-1")) == 0
+    assert [question for question, _ in fake.asked] == ["What happens after", "Where\nis it?", "W\ufffdrme\ufffd?"]
+    for words in ([""], [" "], ["-"], []):
+        assert run(*words) == 2
+        assert "Error: the question is empty" in capsys.readouterr().err
+    monkeypatch.setattr("sys.stdin", SimpleNamespace(isatty=lambda: True, buffer=None))
+    assert main.run([name]) == 2, "nobody waits for a terminal"
+    assert len(fake.asked) == 3
 
 
 def test_options_go_along_where_they_are_given(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,9 +137,9 @@ def test_passages(fake: Fake, capsys: pytest.CaptureFixture[str]) -> None:
     fake.found = [{**p, "text": t} for p, t in zip((PLACE, two_pages, no_page), texts, strict=True)]
     assert main.run(["search", "Where?"]) == 0
     assert capsys.readouterr().out.splitlines() == [
-        "QV-310, page 6, 4.6 Sensors  (/m/qv.pdf)", "one", "",
-        "QV-310, pages 6-7  (/m/qv.pdf)", "steers  [31m the terminal", "",
-        "notes.txt, A  (/m/notes.txt)", "three", "",
+        "QV-310, page 6, 4.6 Sensors (/m/qv.pdf)", "one", "",
+        "QV-310, pages 6-7 (/m/qv.pdf)", "steers  [31m the terminal", "",
+        "notes.txt, A (/m/notes.txt)", "three", "",
     ]  # fmt: skip
     assert main.run(["search", "--json", "Where?"]) == 0
     assert [json.loads(line) for line in capsys.readouterr().out.splitlines()] == fake.found
@@ -198,7 +234,7 @@ def test_the_daemon_and_this_process_answer_alike(store: list[str], tmp_path: Pa
     by_itself = answers(*store)
     assert [status for status, _ in by_itself] == [0, 0, 4, 1, 4, 0, 0]
     assert by_itself[-1][1].startswith("After five wrong PINs the level is locked for 15 minutes. [1]")
-    assert ' - Quorvane QV-310 Process Controller, 6.5 Access levels\n' in by_itself[-1][1]
+    assert ' - Quorvane QV-310 Process Controller, 6.5 Access levels (/' in by_itself[-1][1]
     assert len(by_itself[5][1].splitlines()) in (1, 2)
     with serving(tmp_path, *store) as socket:
         assert answers("--socket", socket) == by_itself
