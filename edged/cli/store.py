@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Generator, Iterable
 from contextlib import closing, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import click
 
 from edged.cli import manuals
 from edged.cli.manuals import Row
 from edged.cli.options import configured, filtered, given
+from edged.cli.report import counted
 from edged.errors import BadRequest, BadStore, EdgedError, NotFound
 
 if TYPE_CHECKING:
@@ -72,7 +73,8 @@ def opened(config: Config) -> closing[Store]:
 
 
 def write(rows: Iterable[Row], columns: Iterable[str], form: str) -> None:
-    """Write rows in one of FORMATS, in the manner of sqlite-utils; lists stand as JSON in a column."""
+    """Write rows in one of FORMATS, in the manner of sqlite-utils; lists stand as JSON in a column. A table leaves out
+    the columns that hold nothing."""
     import csv
     import sys
 
@@ -93,7 +95,10 @@ def write(rows: Iterable[Row], columns: Iterable[str], form: str) -> None:
     if form == "table":
         import tabulate  # type: ignore[import-untyped]
 
-        click.echo(tabulate.tabulate(plain, columns, disable_numparse=True))  # version 2.10 is not 2.1
+        lines = list(plain)
+        filled = [n for n in range(len(columns)) if not lines or any(line[n] not in (None, "", "[]") for line in lines)]
+        lines = [[line[n] for n in filled] for line in lines]
+        click.echo(tabulate.tabulate(lines, [columns[n] for n in filled], disable_numparse=True))  # 2.10 is not 2.1
         return
     writer = csv.writer(sys.stdout, delimiter="\t" if form == "tsv" else ",", lineterminator="\n")
     writer.writerow(columns)
@@ -163,7 +168,8 @@ def check(config: Config, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps({"whole": True, **found}))
     else:
-        click.echo("{store} is whole: {documents} documents, {chunks} chunks".format(**found))
+        holds = f"{counted(counts['documents'], 'document')}, {counted(counts['chunks'], 'chunk')}"
+        click.echo(f"{store.path} is whole: {holds}")
 
 
 @command.command()
@@ -189,7 +195,7 @@ def remove(config: Config, documents: tuple[str, ...], only: dict[str, str], as_
             if as_json:
                 click.echo(json.dumps({**row, "deleted": True}))
             else:
-                click.echo(f"removed {row['id']} {row['path']}")
+                click.echo(f"removed document {row['id']}: {row['path']} (collection {row['collection']})")
 
 
 def _named(rows: list[Row], name: str) -> Row:
@@ -220,7 +226,9 @@ def export(config: Config, only: dict[str, str], form: str) -> None:
 
     with opened(config) as store:
         click.echo(f"store: {store.path}", err=True)
-        write(store.export(Filter(**only)), COLUMNS, form)
+        # closed before the store, also where the reader of the output goes away
+        with closing(cast("Generator[Row]", store.export(Filter(**only)))) as rows:
+            write(rows, COLUMNS, form)
 
 
 @command.command()

@@ -16,6 +16,7 @@ import pytest
 from edged.cli import main
 from edged.cli.store import FORMATS, command
 from edged.config import RagConfig
+from tests.cli.serving import CHECKOUT
 from tests.rag.manuals import new, put
 from tests.service.running import Running
 from tests.stub_engine import StubEmbedder
@@ -79,8 +80,23 @@ def test_formats_hold_the_same_rows(store: Run, form: str) -> None:
 def test_tables_are_the_default_for_people(store: Run) -> None:
     assert store("list") == store("list", "--table")
     assert "2.10" in store("list") and "sha256" not in store("list")
+    assert "version" in store("list") and "pages_without_text" not in store("list"), "a column that holds nothing"
+    assert "version" not in store("list", "--collection", "fans") and "version" in store("list", "--product", "none")
     assert "documents" in store("stats") and "beta" in store("export", "--table")
     assert store("export") == store("export", "--nl")
+
+
+@pytest.mark.parametrize("form", [form for form in FORMATS if form != "table"])
+def test_an_export_whose_reader_goes_away_ends_quietly(form: str, tmp_path: Path) -> None:
+    filled = new(tmp_path)
+    for n in range(300):
+        put(filled, f"{n}.txt", "alpha " * 100)
+    filled.close()
+    export = f"{sys.executable} -m edged.cli.main store export --{form} --store {tmp_path}/manuals.db"
+    done = subprocess.run(["bash", "-c", f"{export} | head -c 10; exit ${{PIPESTATUS[0]}}"], capture_output=True,
+                          text=True, cwd=CHECKOUT)  # fmt: skip
+    assert (done.returncode, len(done.stdout)) == (141, 10)
+    assert done.stderr == f"store: {tmp_path}/manuals.db\n"
 
 
 @pytest.mark.parametrize("form", FORMATS)
@@ -104,9 +120,9 @@ def test_remove_takes_what_is_meant_and_nothing_else(store: Run) -> None:
     assert "no document passes" in store("remove", "--version", "3", status=1)
     assert "give a filter" in store("remove", status=2)
     assert len(parsed(store("list", "--json"), "json")) == 3
-    assert store("remove", "1", "/m/pump.pdf") == "removed 1 /m/pump.pdf\n"
-    assert store("remove", "--collection", "fans") == "removed 3 fan.txt\n"
-    assert store("remove", "pump.pdf") == "removed 2 /n/pump.pdf\n"
+    assert store("remove", "1", "/m/pump.pdf") == "removed document 1: /m/pump.pdf (collection default)\n"
+    assert store("remove", "--collection", "fans") == "removed document 3: fan.txt (collection fans)\n"
+    assert store("remove", "pump.pdf") == "removed document 2: /n/pump.pdf (collection default)\n"
     assert json.loads(store("list", "--json")) == []
     assert store("check").endswith("is whole: 0 documents, 0 chunks\n")
 
@@ -146,7 +162,7 @@ def test_the_daemon_lists_and_removes_what_is_in_its_store(store: Run, tmp_path:
         for form, rows in expected.items():
             assert run("list", f"--{form}") == (rows, "")
         assert [row["path"] for row in json.loads(run("list", "--json", "--product", "QV")[0])] == ["/m/pump.pdf"]
-        assert run("remove", "/n/pump.pdf") == ("removed 2 /n/pump.pdf\n", "")
+        assert run("remove", "/n/pump.pdf") == ("removed document 2: /n/pump.pdf (collection default)\n", "")
         assert "no document 2" in run("remove", "2", status=1)[1]
         told = f"this is {own}; the daemon on {daemon.path} keeps its manuals in {there}: --store {there} for these\n"
         for name in ("check", "stats", "export", "migrate"):
