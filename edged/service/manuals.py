@@ -26,12 +26,16 @@ T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
+REMEMBERED = 64  # texts whose tokens are kept: those of a batch, which are counted before they are embedded
+LONGEST = 4096  # characters of such a text
+
 
 class Embedding:
-    """A LoadedEmbedder as edged.rag knows it."""
+    """A LoadedEmbedder as edged.rag knows it, for one thread."""
 
     def __init__(self, loaded: LoadedEmbedder) -> None:
         self._loaded = loaded
+        self._remembered: dict[str, list[int]] = {}
         self._engine: EmbedderLike = loaded.engine
         self.name, self.fingerprint = loaded.name, loaded.fingerprint
         info = self._engine.info
@@ -39,13 +43,23 @@ class Embedding:
 
     def embed(self, texts: Sequence[str], background: bool = False) -> np.ndarray:
         """f32 (texts, dim). Raises what the embedder does, and ModelChanged if the model's file did."""
-        vectors = self._engine.embed([self._loaded.encode(text) for text in texts], background=background)
+        vectors = self._engine.embed([self._encode(text) for text in texts], background=background)
         self._loaded.check()  # rather no vectors than those of weights that were overwritten
         return vectors
 
     def count_tokens(self, text: str) -> int:
         """Tokens of a text, with those that the model puts around it."""
-        return len(self._loaded.encode(text))
+        return len(self._encode(text))
+
+    def _encode(self, text: str) -> list[int]:
+        ids = self._remembered.pop(text, None)
+        if ids is None:
+            ids = self._loaded.encode(text)
+        if len(text) <= LONGEST:
+            self._remembered[text] = ids  # as the newest
+            if len(self._remembered) > REMEMBERED:
+                del self._remembered[next(iter(self._remembered))]
+        return ids
 
 
 def open_manuals(config: Config, embedder: LoadedEmbedder | None) -> Manuals:
