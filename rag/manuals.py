@@ -2,7 +2,7 @@
 
     manuals = Manuals(path, embedding)
     manuals.ingest("/m/qv310.pdf", data)
-    manuals.ask("What supply voltage is permitted?")
+    manuals.quote(manuals.look("What supply voltage is permitted?")).text
 
 One thread uses a Manuals; several may be open on one file. The store is opened at the first use, and again when the
 file was replaced or removed since. Without an embedding model, search goes by words alone. Raises NotFound where there
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -20,7 +21,7 @@ from typing import Protocol
 
 import numpy as np
 
-from edged.errors import BadStore, ContextFull, NotFound
+from edged.errors import BadStore, Busy, ContextFull, NotFound
 from edged.rag import answer, chunk, formats, vectors
 from edged.rag.answer import LEAST, Answer, Evidence
 from edged.rag.document import Chunk, Document
@@ -32,6 +33,7 @@ _Identity = tuple[int, int]  # device and inode
 _LEAVING = threading.Lock()
 
 LONGEST = 20_000  # characters of a question; more are not even looked at
+PATIENCE = 600  # seconds that an ingest waits for a model with no room for one more request
 
 
 class Embedding(Protocol):
@@ -72,10 +74,6 @@ class Manuals:
             self._check_filter(only)
         return found
 
-    def ask(self, question: str, *, passages: int = 5, least: float = LEAST, only: Filter = EVERYWHERE) -> Answer:
-        """An answer of the manuals' own sentences, or a refusal."""
-        return self.quote(self.look(question, passages=passages, least=least, only=only))
-
     def look(self, question: str, *, passages: int = 5, least: float = LEAST, only: Filter = EVERYWHERE) -> Evidence:
         """What may answer a question."""
         self._check(question)
@@ -86,21 +84,28 @@ class Manuals:
         return found
 
     def quote(self, found: Evidence) -> Answer:
-        """The answer that is made of the best sentences of what was found."""
+        """The answer that is made of the best sentences of what was found, or a refusal."""
         return answer.quote(self._store(), self._embed if self.embedding else None, found)
 
     def ingest(self, name: str, data: bytes, *, collection: str = DEFAULT, product: str = "", version: str = "",
                progress: Progress = lambda done, total: None) -> Done:
         """Store a document in place of what `name` held in the collection; makes the store if there is none.
 
-        progress(done, total): its chunks, (0, 0) while it is read; what it raises ends the ingest.
+        progress(done, total): its chunks, (0, 0) while it is read; what it raises ends the ingest. One that finds the
+        model busy waits for it, PATIENCE at most.
         """
         embedding = self._model()
         store = self._store(create=True)
         store.bind(_binding(embedding))
+        told = (0, 0)
+
+        def tell(done: int, total: int) -> None:
+            nonlocal told
+            told = done, total
+            progress(done, total)
 
         def alive() -> None:
-            progress(0, 0)
+            progress(*told)
 
         def count(text: str) -> int:
             alive()
@@ -110,10 +115,18 @@ class Manuals:
             return chunk.split(document, count, min(self._chunk, embedding.n_ctx))
 
         def embed(texts: Sequence[str]) -> np.ndarray:
-            return self._embed(texts, background=True)
+            patience = time.monotonic() + PATIENCE
+            while True:
+                try:
+                    return self._embed(texts, background=True)
+                except Busy as error:
+                    if time.monotonic() + error.retry_after > patience:
+                        raise
+                    alive()
+                    time.sleep(error.retry_after)
 
         return ingest_one(store, name, data, lambda n, d: formats.parse(n, d, alive=alive), split, embed,
-                          collection=collection, product=product, version=version, progress=progress)
+                          collection=collection, product=product, version=version, progress=tell)
 
     def probe(self) -> None:
         """Open the store as the first question would, if there is one. Raises what that raises."""

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from edged.errors import ContextFull, NotFound, OtherStore
+from edged.errors import Busy, ContextFull, NotFound, OtherStore
+from edged.rag import manuals as manuals_module
+from edged.rag.answer import Answer
 from edged.rag.manuals import Manuals
 from edged.rag.store import Filter, Store
 from tests.rag import manuals
@@ -42,6 +45,10 @@ class GoneError(Exception):
     pass
 
 
+def ask(manuals: Manuals, question: str, **options: Any) -> Answer:
+    return manuals.quote(manuals.look(question, **options))
+
+
 @pytest.fixture
 def opened(tmp_path: Path) -> Manuals:
     return Manuals(tmp_path / "new" / "manuals.db", Hashing())
@@ -49,16 +56,16 @@ def opened(tmp_path: Path) -> Manuals:
 
 def test_a_store_comes_with_its_first_document(opened: Manuals) -> None:
     assert opened.documents() == []
-    for use in (lambda: opened.ask("a"), lambda: opened.search("a"), lambda: opened.remove(1)):
+    for use in (lambda: ask(opened, "a"), lambda: opened.search("a"), lambda: opened.remove(1)):
         with pytest.raises(NotFound, match="edged ingest"):
             use()
     assert not opened.path.parent.exists()
     done = opened.ingest("/m/pump.md", TEXT, product="pump")
     assert (done.outcome, done.chunks, done.embedded) == ("added", 5, 5)
-    quotes = opened.ask("What is the reset value of register CR2?").quotes
+    quotes = ask(opened, "What is the reset value of register CR2?").quotes
     assert ("Pump", "Part 4") in {quote.passage.headings for quote in quotes if "0x0018" in quote.text}
     with pytest.raises(NotFound, match=r"no document has the collection 'other' \(there are: default\)"):
-        opened.ask("What is the reset value of CR2?", only=Filter(collection="other"))
+        ask(opened, "What is the reset value of CR2?", only=Filter(collection="other"))
     assert [row.path for row in opened.documents(Filter(product="pump"))] == ["/m/pump.md"]
     assert opened.ingest("/m/pump.md", TEXT, product="pump").outcome == "unchanged"
     opened.remove(1)
@@ -69,9 +76,48 @@ def test_a_store_comes_with_its_first_document(opened: Manuals) -> None:
 
 def test_only_an_ingest_gives_way(opened: Manuals) -> None:
     opened.ingest("a.md", TEXT)
-    opened.ask("How often do I grease the bearings?")
+    ask(opened, "How often do I grease the bearings?")
     model = opened.embedding
     assert isinstance(model, Hashing) and [background for _, background in model.calls] == [True, False, False]
+
+
+class BusyAtFirst(Hashing):
+    """It has no room for an ingest's texts the first `left` times."""
+
+    left = 5
+
+    def embed(self, texts: Sequence[str], background: bool = False) -> np.ndarray:
+        if background and self.left:
+            self.left -= 1
+            raise Busy("as many requests as are allowed")
+        return super().embed(texts, background)
+
+
+def test_an_ingest_waits_for_a_busy_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[tuple[int, int]] = []
+    now = 0.0
+
+    def sleep(seconds: float) -> None:
+        nonlocal now
+        now += seconds
+
+    monkeypatch.setattr(manuals_module.time, "sleep", sleep)
+    monkeypatch.setattr(manuals_module.time, "monotonic", lambda: now)
+    opened = Manuals(tmp_path / "manuals.db", BusyAtFirst())
+    opened.ingest("a.md", TEXT, progress=lambda done, total: told.append((done, total)))
+    assert now == 5 and told[-7:] == [(0, 5)] * 6 + [(5, 5)]
+
+    def gone(done: int, total: int) -> None:
+        if now > 7:
+            raise GoneError
+
+    model = opened.embedding = BusyAtFirst()
+    model.left = 10**6
+    with pytest.raises(GoneError):
+        opened.ingest("b.txt", b"one more", progress=gone)
+    with pytest.raises(Busy):
+        opened.ingest("b.txt", b"one more")
+    assert now < 1000 and [row.path for row in opened.documents()] == ["a.md"]
 
 
 def test_progress_begins_with_reading(opened: Manuals) -> None:
@@ -109,24 +155,24 @@ def test_headings_longer_than_the_model_takes_are_left_out_of_the_vector(tmp_pat
     long = " ".join(f"word{i}" for i in range(50))
     done = opened.ingest("a.md", f"# {long}\n\n## Grease\n\nGrease it with oil.\n\n{'x' * 99}".encode())
     assert done.outcome == "added"
-    assert "oil" in opened.ask("What do I grease it with?", least=0.1).text
+    assert "oil" in ask(opened, "What do I grease it with?", least=0.1).text
 
 
 def test_a_question_is_refused_not_cut(opened: Manuals) -> None:
     opened.ingest("a.md", TEXT)
-    for use in (opened.search, opened.ask):
+    for use in (opened.search, opened.look):
         with pytest.raises(ContextFull, match="the question has 102 tokens; the embedding model hashing takes 64"):
             use("grease " * 100)
         with pytest.raises(ContextFull, match="20001 characters"):
             use("x" * 20_001)
-    assert opened.search("") == [] and opened.ask(" ").refused
+    assert opened.search("") == [] and ask(opened, " ").refused
 
 
 def test_F07_another_model_is_refused_at_each_opening(opened: Manuals) -> None:
     opened.ingest("a.md", TEXT)
     other = Manuals(opened.path, Hashing("other"))
     before = opened.path.read_bytes()
-    for use in (lambda: other.search("a"), lambda: other.ask("a"), lambda: other.ingest("b.md", TEXT)):
+    for use in (lambda: other.search("a"), lambda: ask(other, "a"), lambda: other.ingest("b.md", TEXT)):
         with pytest.raises(OtherStore, match=r"filled by the embedding model hashing .*set embedding\.model"):
             use()
     assert [row.path for row in other.documents()] == ["a.md"] and opened.path.read_bytes() == before
@@ -149,7 +195,7 @@ def test_without_a_model_words_are_searched(opened: Manuals) -> None:
     opened.ingest("a.md", TEXT)
     plain = Manuals(opened.path, None)
     assert "CR2" in plain.search("register CR2")[0].text and plain.search("register")[0].cosine == 0
-    assert "0x0018" in plain.ask("reset value of register CR2").text
+    assert "0x0018" in ask(plain, "reset value of register CR2").text
     with pytest.raises(NotFound, match=r"embedding\.model"):
         plain.ingest("b.md", TEXT)
 
