@@ -66,7 +66,6 @@ class Database:
             db.execute(f"PRAGMA page_size = {PAGE}")
         self.look()
         db.execute("PRAGMA foreign_keys = ON")
-        db.execute("PRAGMA mmap_size = 2147418112")  # SQLite's most; a page read costs no copy to its cache
         db.execute(f"PRAGMA wal_autocheckpoint = {LOG // PAGE}")
         db.execute(f"PRAGMA journal_size_limit = {LOG}")
         patience = time.monotonic() + TIMEOUT

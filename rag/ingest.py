@@ -46,15 +46,17 @@ class Done:
 
 def ingest_one(store: Store, name: str, data: bytes, read: Callable[[str, bytes], Document],
                split: Callable[[Document], Sequence[Chunk]], embed: Embed, *, collection: str = DEFAULT,
-               product: str = "", version: str = "", progress: Progress | None = None) -> Done:
-    """Store a document in place of what `name` held in the collection ('': DEFAULT); product and version describe it.
+               product: str | None = None, version: str | None = None, progress: Progress | None = None) -> Done:
+    """Store a document in place of what `name` held in the collection ('': DEFAULT).
 
+    product and version describe it; None: as the document is described already.
     progress(done, total): chunks of it that have their vectors, told at the beginning and after each batch.
     """
     collection = collection or DEFAULT
-    about = (product, version, collection)
     try:
         _check_text("the name", name)
+        known = store.described(name, collection)
+        about = (known[0] if product is None else product, known[1] if version is None else version, collection)
         content = Content(hashlib.sha256(data).hexdigest(), format_of(name).module)
         if store.holds(name, content, *about):
             return _known(store, name, content, "unchanged")

@@ -14,6 +14,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+import weakref
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -31,6 +32,7 @@ from edged.rag.store import DEFAULT, Binding, DocumentRow, Filter, Store
 
 _Identity = tuple[int, int]  # device and inode
 _LEAVING = threading.Lock()
+_OPEN: weakref.WeakSet[Manuals] = weakref.WeakSet()  # those of this process, guarded by it
 
 LONGEST = 20_000  # characters of a question; more are not even looked at
 PATIENCE = 600  # seconds that an ingest waits for a model with no room for one more request
@@ -87,7 +89,8 @@ class Manuals:
         """The answer that is made of the best sentences of what was found, or a refusal."""
         return answer.quote(self._store(), self._embed if self.embedding else None, found)
 
-    def ingest(self, name: str, data: bytes, *, collection: str = DEFAULT, product: str = "", version: str = "",
+    def ingest(self, name: str, data: bytes, *, collection: str = DEFAULT,
+               product: str | None = None, version: str | None = None,
                progress: Progress = lambda done, total: None) -> Done:
         """Store a document in place of what `name` held in the collection; makes the store if there is none.
 
@@ -125,8 +128,12 @@ class Manuals:
                     alive()
                     time.sleep(error.retry_after)
 
-        return ingest_one(store, name, data, lambda n, d: formats.parse(n, d, alive=alive), split, embed,
+        done = ingest_one(store, name, data, lambda n, d: formats.parse(n, d, alive=alive), split, embed,
                           collection=collection, product=product, version=version, progress=tell)
+        if self._file != _identity(self.path):
+            raise BadStore(f"{self.path} was removed or replaced while {name} was taken in", hint="ingest it again")
+        self._log = _identity(self._beside("-wal"))
+        return done
 
     def probe(self) -> None:
         """Open the store as the first question would, if there is one. Raises what that raises."""
@@ -164,10 +171,13 @@ class Manuals:
         if self._open is not None and self._file != _identity(self.path):
             self._leave()
         if self._open is None:
+            self._refuse_log()
             before = _identity(self.path)  # if another file takes its place meanwhile, that is seen at the next use
             self._open = Store(self.path, create=create, scan=self._scan)
             self._file, self._checked = before or _identity(self.path), False
             self._log = _identity(self._beside("-wal"))
+            with _LEAVING:
+                _OPEN.add(self)
         if check and not self._checked and self.embedding is not None:
             self._open.check_binding(_binding(self.embedding))
             self._checked = self._open.binding() is not None
@@ -181,6 +191,15 @@ class Manuals:
                 log.unlink(missing_ok=True)
                 self._beside("-shm").unlink(missing_ok=True)
             self.close()
+
+    def _refuse_log(self) -> None:
+        """Remove a log that belongs to another file, in whose place the store was put while others here have it open:
+        SQLite would take it for the new store's and write the old one over it."""
+        with _LEAVING:
+            file, log = _identity(self.path), _identity(self._beside("-wal"))
+            if log and any(other._log == log and other._file != file for other in _OPEN if other._open is not None):
+                self._beside("-wal").unlink(missing_ok=True)
+                self._beside("-shm").unlink(missing_ok=True)
 
     def _beside(self, suffix: str) -> Path:
         return self.path.with_name(self.path.name + suffix)

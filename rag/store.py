@@ -204,6 +204,12 @@ class Store:
                "WHERE (path, sha256, reader, product, version, collection) = (?, ?, ?, ?, ?, ?)")
         return self._db.row(sql, [path, *content, product, version, collection]) is not None
 
+    def described(self, path: str, collection: str = DEFAULT) -> tuple[str, str]:
+        """Product and version of a document, empty if there is none."""
+        sql = "SELECT product, version FROM documents WHERE (path, collection) = (?, ?)"
+        row = self._db.row(sql, [path, collection])
+        return (row[0], row[1]) if row else ("", "")
+
     def refer(self, path: str, content: Content, product: str = "", version: str = "", collection: str = DEFAULT
               ) -> bool:
         """Give a content that is there already (another) path; False if it is not there."""

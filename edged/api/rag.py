@@ -94,12 +94,13 @@ async def remove(request: HttpRequest, context: Context) -> Reply:
 async def ingest(request: HttpRequest, context: Context) -> Reply:
     """POST /v1/documents?path=...&collection=...&product=...&version=... with the document's bytes as body.
 
-    The path is only its name; nothing is opened. A client that goes away ends it.
+    The path is only its name; nothing is opened. Without product or version a document that is there keeps its own. A
+    client that goes away ends it.
     """
     refuse_unknown(request.query, ("path", "collection", "product", "version"))
     if request.headers.get("content-type", "").startswith("multipart/"):
         raise BadHttp("the body is a form; send the document's bytes alone, as curl --data-binary does", 415)
-    names = {name: _name(name, value) for name, value in request.query.items() if value}
+    names = {name: _name(name, value) for name, value in request.query.items()}
     if not names.get("path", "").strip():
         raise BadRequest("path is missing: it says what the document is called", param="path")
     if len(request.body) > context.rag.max_document:

@@ -10,6 +10,7 @@ import importlib
 import json
 import os
 import resource
+import signal
 import sys
 
 from edged.errors import BadDocument
@@ -48,6 +49,10 @@ def main() -> None:
     resource.setrlimit(resource.RLIMIT_CPU, (int(seconds), int(seconds) + 1))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     os.nice(10)  # generation goes first
+    # a daemon that is gone wants nothing any more
+    parent = os.getppid()
+    signal.signal(signal.SIGALRM, lambda number, frame: None if os.getppid() == parent else os._exit(1))
+    signal.setitimer(signal.ITIMER_REAL, 1, 1)
     json.dump(answer(module, name, sys.stdin.buffer.read()), sys.stdout)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edged.errors import Busy, ContextFull, NotFound, OtherStore
+from edged.errors import BadStore, Busy, ContextFull, NotFound, OtherStore
 from edged.rag import manuals as manuals_module
 from edged.rag.answer import Answer
 from edged.rag.manuals import Manuals
@@ -234,3 +234,44 @@ def test_a_removed_file_is_gone_and_made_anew(opened: Manuals) -> None:
     opened.ingest("new.txt", b"The valve opens to the left.")
     assert [row.path for row in opened.documents()] == ["new.txt"]
     Store(opened.path).check()
+
+
+def test_labels_stay_where_none_are_given(opened: Manuals) -> None:
+    opened.ingest("/m/pump.md", TEXT, product="pump", version="2")
+    assert opened.ingest("/m/pump.md", TEXT).outcome == "unchanged"
+    opened.ingest("/m/pump.md", TEXT + b"\nMore.")
+    assert [(row.product, row.version) for row in opened.documents()] == [("pump", "2")]
+    opened.ingest("/m/pump.md", TEXT + b"\nMore.", product="")
+    assert [(row.product, row.version) for row in opened.documents()] == [("", "2")]
+
+
+def test_a_store_that_is_put_in_the_place_of_an_open_one_is_not_written_over(opened: Manuals, tmp_path: Path) -> None:
+    """By a restored copy, while one thread has the old one open with a log and another looks for the first time."""
+    other = Manuals(tmp_path / "other.db", opened.embedding)
+    other.ingest("/m/other.md", b"# Fan\n\nThe fan turns left.")
+    other.close()
+    for i in range(4):
+        opened.ingest(f"/m/{i}.md", TEXT + bytes([65 + i]) * 50)
+    (tmp_path / "other.db").rename(opened.path)
+    late = Manuals(opened.path, opened.embedding)
+    assert [row.path for row in late.documents()] == ["/m/other.md"]
+    assert opened.ingest("/m/new.md", b"# New\n\nIt is new.").outcome == "added"
+    opened.close()
+    late.close()
+    store = Store(opened.path)
+    store.check()
+    assert [row.path for row in store.documents()] == ["/m/new.md", "/m/other.md"]
+    store.close()
+
+
+def test_a_store_that_is_removed_during_an_ingest_is_told(opened: Manuals) -> None:
+    opened.ingest("/m/a.md", TEXT)
+
+    def progress(done: int, total: int) -> None:
+        for path in opened.path.parent.glob(f"{opened.path.name}*"):
+            path.unlink()
+
+    with pytest.raises(BadStore, match=r"was removed or replaced while /m/b\.md"):
+        opened.ingest("/m/b.md", TEXT + b"\nMore.", progress=progress)
+    assert opened.ingest("/m/b.md", TEXT).outcome == "added"
+    assert [row.path for row in opened.documents()] == ["/m/b.md"]
