@@ -33,16 +33,16 @@ CUT_OFF = (EdgedError.code, NotReady.code)  # a daemon that is killed, or stoppe
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...")
 @click.option("--collection", default="default", show_default=True, callback=named,
               help="Collection the documents belong to.")
-@click.option("--product", default="", help="Product the documents are about.")
-@click.option("--version", default="", help="Version of the product that the documents are about.")
+@click.option("--product", default=None, help="Product the documents are about; without it they keep theirs.")
+@click.option("--version", default=None, help="Version of that product; without it they keep theirs.")
 @click.option("--prune", is_flag=True,
               help="Forget the documents of the collection that lay in the folders given and are gone from the disk.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per file and line, the report as the last.")
 @click.option("-q", "--quiet", is_flag=True, help="No progress bar and no report; only the files refused, on stderr.")
 @configured("rag.store", "rag.chunk", "embedding", "server.socket", "engine.threads", "engine.kernel_level",
             "engine.memory_check")
-def command(config: Config, paths: tuple[str, ...], collection: str, product: str, version: str, prune: bool,
-            as_json: bool, quiet: bool) -> int:
+def command(config: Config, paths: tuple[str, ...], collection: str, product: str | None, version: str | None,
+            prune: bool, as_json: bool, quiet: bool) -> int:
     """Put documents into the store, for questions about them.
 
     PATH is a file, a folder with all below it, or a pattern such as '*.pdf'; hidden files and folders are passed over.
@@ -53,7 +53,8 @@ def command(config: Config, paths: tuple[str, ...], collection: str, product: st
     The daemon does it if one answers on the socket, else this process; with --store this process, in that file. The
     daemon has its own models and settings: flags for these, such as --chunk or --threads, are refused then.
     """
-    about = {"collection": collection, "product": product, "version": version}
+    given = {"product": product, "version": version}
+    about = {"collection": collection, **{name: value for name, value in given.items() if value is not None}}
     with manuals.opened(config) as target, Bar(quiet) as bar:
         job = Job(target, about, bar, Report(as_json, quiet))
         try:

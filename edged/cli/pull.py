@@ -8,10 +8,15 @@ from typing import Any
 
 import click
 
-from edged.store.catalogue import CATALOGUE
+from edged.store.catalogue import CATALOGUE, Entry
 
 
-@click.command(epilog="Models: " + "; ".join(f"{e.name} ({e.size / 1e6:.0f} MB, {e.licence})" for e in CATALOGUE) + ".")
+def _sizes(entry: Entry) -> str:
+    fetched = f"{entry.fetched / 1e6:.0f} MB to fetch, " if entry.fetched else ""
+    return f"{fetched}{entry.size / 1e6:.0f} MB on the disk"
+
+
+@click.command(epilog="Models: " + "; ".join(f"{e.name} ({_sizes(e)}, {e.licence})" for e in CATALOGUE) + ".")
 @click.argument("model", metavar="NAME|URL|FILE")
 @click.option("--sha256", default="", help="Expected SHA-256 of the file, for a URL or a file.")
 @click.option("--verify", is_flag=True, help="Check the SHA-256 of a model that is there already.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -28,9 +29,16 @@ def command(config: Config, show_config: bool) -> int:
     import gc
     import logging
 
+    from edged.errors import BadConfig
     from edged.service.app import App
 
     gc.enable()  # see main: a daemon lives long
 
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
-    return App(config).run()
+    try:
+        return App(config).run()
+    except BadConfig as e:
+        folder = Path(config.server.socket).parent
+        if e.code == "socket_path" and not folder.exists():
+            e.hint = f"the unit makes {folder} (RuntimeDirectory=edged); without it name another with --socket"
+        raise

@@ -125,7 +125,7 @@ def manuals(config: Config, root: Path) -> Iterator[Finding]:
             yield Finding("manuals", "warning", f"{path} is there, but nobody answers from it", "set embedding.model")
         return
     if importlib.util.find_spec("pypdfium2") is None:
-        yield Finding("manuals", "warning", "manuals in PDF cannot be read", "pip install 'edged[rag]'")
+        yield Finding("manuals", "warning", "manuals in PDF cannot be read", "pip install 'pypdfium2>=5'")
 
     from edged.rag.store import Store
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import time
 from functools import partial
@@ -69,7 +70,9 @@ class HttpServer:
             stream.abort()
         finally:
             del self._open[stream]
-            self._uploads.pop(stream, None)
+            if self._uploads.pop(stream, 0):
+                # what a cancelled task leaves are cycles, and one of them holds the document
+                asyncio.get_running_loop().call_later(1.0, gc.collect)
 
     async def stop(self, patience: float) -> None:
         """Close idle connections now, the others when they are answered, at the latest after `patience` seconds."""

@@ -47,7 +47,7 @@ def read(data: bytes, name: str) -> Document:
     try:
         import pypdfium2
     except ImportError as error:
-        raise BadDocument("PDF needs pypdfium2", hint="pip install 'edged[rag]'") from error
+        raise BadDocument("PDF needs pypdfium2", hint="pip install 'pypdfium2>=5'") from error
     try:
         document = pypdfium2.PdfDocument(data)
     except pypdfium2.PdfiumError as error:

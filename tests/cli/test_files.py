@@ -138,3 +138,11 @@ def test_tokenize(models: Path, smollm2_path: Path, capsysbinary: pytest.Capture
     assert [str(row["id"]).encode() for row in rows] == literal
     assert main.run([*args, "Hello"]) == 0
     assert capsysbinary.readouterr().out.endswith(b"'Hello'\n")
+
+
+def test_the_help_of_pull_tells_both_sizes(capsys: pytest.CaptureFixture[str]) -> None:
+    """What is fetched, where that is converted, and what lies on the disk then."""
+    assert main.run(["pull", "--help"]) == 0
+    text = "".join(capsys.readouterr().out.split())  # lines may break at a hyphen
+    assert "all-minilm-l6-v2(84MBtofetch,25MBonthedisk," in text
+    assert "smollm2-135m-instruct(98MBonthedisk," in text

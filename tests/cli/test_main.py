@@ -99,3 +99,13 @@ def test_a_command_imports_only_itself() -> None:
     loaded = set(done.stdout.splitlines())
     assert {m.removeprefix("edged.cli.") for m in loaded if m.startswith("edged.cli.")} == {"main", "models", "report"}
     assert not loaded & {"numpy", "asyncio", "jinja2", "h11", "urllib.request", "zipfile"}
+
+
+def test_a_socket_without_a_folder_has_a_remedy(tmp_path: Path, minilm_path: Path, capsys: pytest.CaptureFixture[str]
+                                                ) -> None:
+    socket = tmp_path / "run" / "edged.sock"
+    assert main.run(["serve", "--embedding-model", str(minilm_path), "--socket", str(socket)]) == 1
+    assert capsys.readouterr().err == (
+        f"error: {socket}: No such file or directory\n"
+        f"hint: the unit makes {tmp_path}/run (RuntimeDirectory=edged); without it name another with --socket\n"
+    )

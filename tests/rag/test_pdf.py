@@ -264,4 +264,4 @@ def test_without_pypdfium2_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setitem(sys.modules, "pypdfium2", None)
     with pytest.raises(BadDocument, match="PDF needs pypdfium2") as caught:
         pdf.read(pdfs.pdf([TEXT]), "m.pdf")
-    assert caught.value.hint == "pip install 'edged[rag]'"
+    assert caught.value.hint == "pip install 'pypdfium2>=5'"
